@@ -3,6 +3,7 @@ where it is installed, FlashAttention-4.
 
 Where the backward pass may add to dq in any order (`deterministic=False`) and then runs in one pass, a row of its own
 holds it against the same bits on every run, which is what others get, and against cuDNN and FlashAttention-4.
+FlashAttention-4 is a peer backward with its own `deterministic=True` too, where it takes that.
 
 TFLOP/s count 4 B H n_q n_k D forward and 2.5 times that backward, half of both when causal, whatever a kernel makes.
 A peer that does not take a shape, or is wrong there, is left out, and a line says so. Flex is compiled; eager writes
@@ -42,6 +43,7 @@ LIMIT = {"o": 2.5e-3, "dq": 2.8e-3, "dk": 2.8e-3, "dv": 2.8e-3}
 # scale is a power of two, and the weights: o 5.8e-3 and gradients 6.4e-3 at head size 128.
 SLACK = {"eager": 3.0}
 OTHERS_SLACK = 2.0
+IN_ORDER = "flash 4 in order"  # deterministic=True: the same bits on every run
 
 
 def run() -> list[dict]:
@@ -89,7 +91,11 @@ def _rows(batch, heads, length, head_size, causal, *targets) -> Iterator[dict]:
             Case(
                 f"attention {direction} bf16 {size}",
                 make(ours, q, k, v, do),
-                {name: make(peer, q, k, v, do) for name, peer in peers.items()},
+                {
+                    name: make(peer, q, k, v, do)
+                    for name, peer in peers.items()
+                    if direction == "backward" or name != IN_ORDER  # forward it is the same kernel
+                },
                 partial(_check, errors),
                 target=target,
                 method="events",
@@ -123,6 +129,8 @@ def _rung(direction: str, causal: bool, q, k, v, do) -> str:
     """Which kernels ours are: "plain" Triton, or with jobs for their warps; of the backward pass dk and dv."""
     if direction == "forward":
         blocks = blocks_for("forward", causal, None, q, k, v, q)
+    elif one_pass_for(causal, None, True, q, k, v, do):
+        return "groups"
     else:
         blocks = blocks_for("dkdv", causal, None, q, k, v, do, k, v)
     return "groups" if isinstance(blocks, Groups) else "plain"
@@ -153,7 +161,7 @@ def _peers(q: torch.Tensor, causal: bool) -> dict[str, Callable]:
         "efficient": partial(sdpa, SDPBackend.EFFICIENT_ATTENTION),
         "flex": lambda q, k, v: flex(q, k, v, block_mask=mask),
     }
-    peers |= flash_attention_4(causal)
+    peers |= flash_attention_4(causal) | flash_attention_4(causal, True)
     if batch * heads * length**2 * 2 <= EAGER_BYTES:
         peers["eager"] = partial(_eager, causal)
     else:
@@ -162,7 +170,7 @@ def _peers(q: torch.Tensor, causal: bool) -> dict[str, Callable]:
 
 
 @cache
-def flash_attention_4(causal: bool) -> dict[str, Callable]:
+def flash_attention_4(causal: bool, deterministic: bool = False) -> dict[str, Callable]:
     """FlashAttention-4 (wheel flash-attn-4; on Hopper its kernels are FlashAttention-3's), where it is installed."""
     try:
         from flash_attn.cute import flash_attn_func
@@ -171,10 +179,10 @@ def flash_attention_4(causal: bool) -> dict[str, Callable]:
         return {}
 
     def call(q, k, v):
-        found = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+        found = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal, deterministic=deterministic)
         return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
 
-    return {"flash 4": call}
+    return {IN_ORDER if deterministic else "flash 4": call}
 
 
 def _eager(causal: bool, q, k, v) -> torch.Tensor:

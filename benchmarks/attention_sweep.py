@@ -2,8 +2,8 @@
 
 One JSON line each: kernel, shape, blocks, TFLOP/s of what the kernel itself computes, its time over that of the table's
 blocks (turn by turn), its error against the table's result; or what went wrong. "forward groups" and "dkdv groups" are
-the kernels with jobs for their warps, held against the table's blocks of the plain ones; "one pass" makes all three
-gradients, held against two passes as the tables have them.
+the kernels with jobs for their warps, held against the table's blocks of the plain ones; "one pass" and "one
+pass in order" make all three gradients, held against two passes as the tables have them.
 
 First every core compiles its share, then one process measures. Blocks that crash the device lose only their own line: a
 new process continues with the next job. Shapes take turns, so a sweep that is cut short has seen the likeliest blocks
@@ -37,7 +37,8 @@ GROUP_SHAPES = [(4, 16, 4096, 72, False), (4, 16, 4096, 72, True), (256, 16, 256
 GROUP_SHAPES += [(32, 16, 512, head_size, causal) for head_size in (128, 64) for causal in (False, True)]
 GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
 GROUP_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in (32, 48, 96) for causal in (False, True)] + FEW_HEADS
-PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4, "one pass": 5}
+PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4}
+PRODUCTS |= {"one pass": 5, "one pass in order": 5}
 ONE_PASS_SHAPES = [case[:5] for case in CASES if case[2] == 4096]
 ONE_PASS_SHAPES += [(B, 16, 16384 // B, *rest) for B in (8, 16, 32) for _, _, _, *rest in ONE_PASS_SHAPES]
 # Likeliest first. Queries and keys a block, warps, stages, where it pays a limit on registers, keys at the edge a turn.
@@ -72,6 +73,7 @@ CANDIDATES = {
     ],
     # Heads together.
     "one pass": [(4,), (8,), (1,), (16,), (2,)],
+    "one pass in order": [(4,), (16,), (2,), (8,), (32,)],
 }  # fmt: skip
 
 
@@ -88,7 +90,7 @@ def jobs(kernels: list[str]) -> list[tuple]:
 
 
 def _shapes(kernel: str, candidate: int) -> list[tuple]:
-    if kernel == "one pass":
+    if kernel.startswith("one pass"):
         return ONE_PASS_SHAPES
     return GROUP_SHAPES if "groups" in kernel else SHAPES + FULL.get(kernel, []) + (OTHERS if candidate < FEW else [])
 
@@ -117,12 +119,13 @@ def _ready(kernel: str, shape: tuple):
 
     def run_one_pass(blocks):
         if blocks is not None:
-            blocks = OnePass(8192 // q.shape[-1], *blocks, least=1)
+            in_order = kernel == "one pass in order"
+            blocks = OnePass(8192 // q.shape[-1], *blocks, least=1, tiles=1, in_order=in_order)
         more = None, None, blocks, False, room(q, blocks)
         write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
         return dq, dk, dv
 
-    if kernel == "one pass":
+    if kernel.startswith("one pass"):
         return run_one_pass, None
     run_dq(table.dq)  # which makes shift and delta
     kind = kernel.split()[0]
@@ -130,7 +133,7 @@ def _ready(kernel: str, shape: tuple):
 
 
 def blocks_of(kernel: str, blocks: tuple) -> Blocks | Groups | tuple:
-    if kernel == "one pass":
+    if kernel.startswith("one pass"):
         return blocks
     return (Groups if "groups" in kernel else Blocks)(*blocks)
 

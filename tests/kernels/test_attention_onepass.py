@@ -11,31 +11,36 @@ from course_lib.device import DEVICE
 from course_lib.kernels.attention import attention, attention_operator, backward, tuning
 from course_lib.kernels.attention.forward import forward
 from course_lib.kernels.attention.packed import packed_attention
-from course_lib.kernels.attention.sums import room
-from course_lib.kernels.attention.tuning import ONE_PASS, OnePass, one_pass_for
+from course_lib.kernels.attention.sums import room, sums_and_counters
+from course_lib.kernels.attention.tuning import IN_ORDER, ONE_PASS, OnePass, one_pass_for
 from tests.kernels.attention_oracle import oracle
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 HALVES = pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 KEYS = sorted(ONE_PASS)
-EVERYWHERE = {key: replace(entry, least=1, tiles=1) for key, entry in ONE_PASS.items()}
-# Bytes a thread, with either Triton, mostly around the loops. In the loop of whole blocks nothing is spilled at 128; at
-# 64 one number is read back.
-SPILLS = {(64, False): 200, (64, True): 240, (128, False): 64, (128, True): 120}
+TABLES = {True: IN_ORDER, False: ONE_PASS}  # deterministic
+EACH = [(*key, wish) for wish, table in TABLES.items() for key in sorted(table)]
+# Bytes a thread, with either Triton, mostly around the loops: in those of blocks that are seen whole next to nothing.
+SPILLS = {
+    (64, False, True): 200, (64, False, False): 200, (64, True, True): 320, (64, True, False): 240,
+    (128, False, True): 64, (128, False, False): 64, (128, True, True): 300, (128, True, False): 160,
+}  # fmt: skip
 HOPPER_HAS = 232448  # bytes of shared memory for a program
 
 
 @pytest.fixture
 def everywhere(monkeypatch):
-    """Calls of any size may run in one pass. What ran: True for each backward pass in one, False for each in two."""
+    """Calls of any size may run in one pass. What ran: of each backward pass "in order", "in any order", "in two"."""
     ran = []
 
     def spy(*args, _true=backward.write_gradients):
-        ran.append(isinstance(args[14], OnePass))
+        one = isinstance(args[14], OnePass)
+        ran.append(("in order" if args[14].in_order else "in any order") if one else "in two")
         return _true(*args)
 
-    monkeypatch.setattr(tuning, "ONE_PASS", EVERYWHERE)
+    for name, table in (("IN_ORDER", IN_ORDER), ("ONE_PASS", ONE_PASS)):
+        monkeypatch.setattr(tuning, name, {key: replace(entry, least=1, tiles=1) for key, entry in table.items()})
     monkeypatch.setattr(backward, "write_gradients", spy)
     return ran
 
@@ -53,36 +58,45 @@ def three(n_q=4096, n_k=4096, D=128, dtype=torch.bfloat16, B=2, H=16, H_kv=16):
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_additions_in_any_order_have_to_be_allowed(key, on_hopper):
     columns, causal = key
-    assert one_pass_for(causal, None, True, *three(D=columns)) is None
-    assert one_pass_for(causal, None, False, *three(D=columns)) is ONE_PASS[key]
+    tensors = three(D=columns, B=4)
+    assert one_pass_for(causal, None, True, *tensors) is IN_ORDER[key] and IN_ORDER[key].in_order
+    assert one_pass_for(causal, None, False, *tensors) is ONE_PASS[key] and not ONE_PASS[key].in_order
 
 
 def test_torch_can_forbid_them(on_hopper):
     torch.use_deterministic_algorithms(True)
     try:
-        assert one_pass_for(False, None, False, *three()) is None
+        assert one_pass_for(False, None, False, *three()).in_order
     finally:
         torch.use_deterministic_algorithms(False)
-    assert one_pass_for(False, None, False, *three())
+    assert not one_pass_for(False, None, False, *three()).in_order
 
 
-@pytest.mark.parametrize("key", KEYS, ids=str)
-def test_two_passes_stay_below_the_length_from_which_one_was_faster(key, on_hopper):
-    (columns, causal), entry = key, ONE_PASS[key]
-    sizes = {"D": columns, "B": 8}
-    assert one_pass_for(causal, None, False, *three(entry.least, entry.least, **sizes)) is entry
-    assert one_pass_for(causal, None, False, *three(n_q=entry.least - 1, **sizes)) is None
-    assert one_pass_for(causal, None, False, *three(n_k=entry.least - 1, **sizes)) is None
+@pytest.mark.parametrize(("columns", "causal", "wish"), EACH, ids=str)
+def test_two_passes_stay_below_the_length_from_which_one_was_faster(columns, causal, wish, on_hopper):
+    entry = TABLES[wish][columns, causal]
+    sizes = {"D": columns, "B": 32}
+    assert one_pass_for(causal, None, wish, *three(entry.least, entry.least, **sizes)) is entry
+    assert one_pass_for(causal, None, wish, *three(n_q=entry.least - 1, **sizes)) is None
+    assert one_pass_for(causal, None, wish, *three(n_k=entry.least - 1, **sizes)) is None
 
 
-def test_few_tiles_lengths_and_other_sizes_stay_with_two_passes(on_hopper):
-    assert one_pass_for(False, None, False, *three(B=1, H_kv=4)) is None, "128 tiles"
-    assert one_pass_for(False, torch.ones(2), False, *three()) is None
+@pytest.mark.parametrize(("columns", "causal", "wish"), EACH, ids=str)
+def test_two_passes_stay_where_tiles_are_few(columns, causal, wish, on_hopper):
+    entry = TABLES[wish][columns, causal]
+    heads = entry.tiles // 32  # 4096 keys are 32 tiles
+    assert one_pass_for(causal, None, wish, *three(D=columns, B=1, H=heads, H_kv=heads)) is entry
+    assert one_pass_for(causal, None, wish, *three(D=columns, B=1, H=heads - 1, H_kv=heads - 1)) is None
+
+
+@pytest.mark.parametrize("wish", [True, False])
+def test_lengths_and_other_sizes_stay_with_two_passes(wish, on_hopper):
+    assert one_pass_for(False, torch.ones(2), wish, *three()) is None
     for head_size in (72, 120, 104):
-        assert one_pass_for(False, None, False, *three(D=head_size)) is None
+        assert one_pass_for(False, None, wish, *three(D=head_size)) is None
     q, k, v = three()
-    assert one_pass_for(False, None, False, q.float(), k, v) is None
-    assert one_pass_for(False, None, False, q, k.mT.contiguous().mT, v) is None
+    assert one_pass_for(False, None, wish, q.float(), k, v) is None
+    assert one_pass_for(False, None, wish, q, k.mT.contiguous().mT, v) is None
 
 
 def test_no_other_architecture_and_no_other_triton_runs_it(on_hopper, monkeypatch):
@@ -98,8 +112,12 @@ def test_no_other_architecture_and_no_other_triton_runs_it(on_hopper, monkeypatc
 def test_room_is_made_for_one_pass_only():
     q, *_ = three(n_q=100)
     assert room(q, None) is None
-    sums = room(q, ONE_PASS[128, False])
-    assert sums.shape == (32, 100, 128) and sums.dtype == torch.float32
+    for entry, counters in ((ONE_PASS[128, False], 0), (IN_ORDER[128, False], 32 * 2)):
+        made = room(q, entry)
+        assert made.numel() == q.numel() + counters and made.dtype == torch.float32
+        sums, added = sums_and_counters(made, q, entry)
+        assert sums.shape == (32, 100, 128)
+        assert (added is None) if not counters else (added.shape == (counters,) and added.dtype == torch.int32)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -142,7 +160,7 @@ def test_the_wish_reaches_the_backward_pass_by_every_way(make, monkeypatch):
         packed.packed_attention_operator(qkv, None, None, wish)[0].sum().backward()
     compiled = torch.compile(lambda given: packed_attention(given, deterministic=False), backend="aot_eager")
     compiled(qkv).sum().backward()
-    assert asked == [False, False, False], "who wants the same bits does not look for one pass"
+    assert asked == [True, True, False, False, False]
 
 
 def test_anything_but_yes_or_no_is_refused_in_words(make):
@@ -151,13 +169,13 @@ def test_anything_but_yes_or_no_is_refused_in_words(make):
         attention(q, k, v, deterministic=0)
 
 
-def compiled(D, causal, whole=True):
+def compiled(D, causal, wish, whole=True):
     """What the compiler makes of the kernel, one head of keys for each of queries."""
     from course_lib.kernels.attention.groups import HALF, _layout, _plain
     from course_lib.kernels.attention.groups_onepass import SUMS, one_pass_in_groups_kernel, settings
     from course_lib.kernels.rings import LAUNCH
 
-    entry = ONE_PASS[D, causal]
+    entry = TABLES[wish][D, causal]
     fixed = settings(entry) | {"GROUP": 1, "CAUSAL": causal, "WHOLE": whole, "MAIN": D}
     signature = {}
     for one in (n for n in one_pass_in_groups_kernel.arg_names if n not in fixed):
@@ -166,6 +184,8 @@ def compiled(D, causal, whole=True):
             signature[one] = f"tensordesc<fp32[1, {entry.block}],{_plain()!r}>"
         elif one == "dq_desc":
             signature[one] = f"tensordesc<fp32[1, 64, 64],{SUMS!r}>"
+        elif one == "added_ptr":
+            signature[one] = "*i32" if wish else "constexpr"
         elif one.endswith("_desc"):
             signature[one] = f"tensordesc<bf16[1, 1, {rows}, {D}],{_layout(D)!r}>"
         else:
@@ -175,20 +195,20 @@ def compiled(D, causal, whole=True):
 
 
 @pytest.mark.parametrize(
-    "key", [pytest.param(key, marks=[pytest.mark.slow] if key[1] else []) for key in KEYS], ids=str
+    "key", [pytest.param(key, marks=[pytest.mark.slow] if key[1] or not key[2] else []) for key in EACH], ids=str
 )
 def test_every_configuration_compiles_and_fits(key):
     got = compiled(*key)
     assert got.shared_bytes <= HOPPER_HAS and got.registers == 168, str(got)
     assert got.spills_bytes <= SPILLS[key], str(got)
     assert got.instructions["wgmma"] and got.instructions["tma"], str(got)
-    assert not got.instructions["atomic"], "it is the copy engine that adds"
-    assert "cp.reduce.async.bulk.tensor" in got.ptx
+    assert "cp.reduce.async.bulk.tensor" in got.ptx, "it is the copy engine that adds"
+    assert ("red.release.gpu" in got.ptx) == ("ld.acquire.gpu" in got.ptx) == key[2], "counters keep the order"
     assert {"240", "24"} <= set(re.findall(r"setmaxnreg[^;]*?(\d+);", got.ptx)), "registers move to those who compute"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", KEYS, ids=str)
+@pytest.mark.parametrize("key", EACH, ids=str)
 def test_tails_compile_and_fit_too(key):
     assert compiled(*key, whole=False).shared_bytes <= HOPPER_HAS
 
@@ -206,16 +226,20 @@ SHAPES = [  # B, H, H_kv, n_q, n_k, D
 ]
 
 
+WISHES = pytest.mark.parametrize("wish", [True, False], ids=["in order", "in any order"])
+
+
 @pytest.mark.gpu
+@WISHES
 @HALVES
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_one_pass_is_right_for_any_shape(shape, causal, kind, make, everywhere):
+def test_one_pass_is_right_for_any_shape(shape, causal, kind, wish, make, everywhere):
     q, k, v, do = make(*shape, kind)
     scale = shape[-1] ** -0.5
     o, l = forward(q, k, v, causal, scale)
-    got = backward.backward(do, q, k, v, o, l, causal, scale, None, None, False)
-    assert everywhere == [True]
+    got = backward.backward(do, q, k, v, o, l, causal, scale, None, None, wish)
+    assert everywhere == ["in order" if wish else "in any order"]
     want = oracle(q, k, v, do, causal=causal)
     for name, value in zip(("dq", "dk", "dv"), got):
         exact, bound = want[name]
@@ -229,32 +253,76 @@ def test_the_same_bits_come_unless_any_order_is_allowed(key, make, everywhere):
     q, k, v, do = make(8, 16, 8, 1000, 1100, columns, torch.bfloat16)
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     o = attention(*leaves, causal=causal)
-    runs = [torch.autograd.grad(o, leaves, do, retain_graph=True) for _ in range(4)]
-    assert everywhere == 4 * [False]
+    runs = [torch.autograd.grad(o, leaves, do, retain_graph=True) for _ in range(30)]
+    assert everywhere == 30 * ["in order"]
     for again in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(runs[0], again))
     o = attention(*leaves, causal=causal, deterministic=False)
     free = [torch.autograd.grad(o, leaves, do, retain_graph=True) for _ in range(4)]
-    assert everywhere[4:] == 4 * [True]
+    assert everywhere[30:] == 4 * ["in any order"]
     for again in free[1:]:
         assert all(torch.equal(a, b) for a, b in zip(free[0][1:], again[1:])), "dk and dv"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("key", KEYS, ids=str)
-def test_dq_in_any_order_is_as_close(key, make, everywhere):
+def test_one_pass_is_as_close_as_two(key, make, everywhere, monkeypatch):
     columns, causal = key
     q, k, v, do = make(2, 4, 4, 1024, 2048, columns, torch.bfloat16)
     o, l = forward(q, k, v, causal, 0.1)
     runs = [backward.backward(do, q, k, v, o, l, causal, 0.1, None, None, wish) for wish in (True, False, False)]
-    assert everywhere == [False, True, True]
+    monkeypatch.setattr(tuning, "IN_ORDER", {})
+    runs.append(backward.backward(do, q, k, v, o, l, causal, 0.1))
+    assert everywhere == ["in order", "in any order", "in any order", "in two"]
     exact, _ = oracle(q, k, v, do, causal=causal, scale=0.1)["dq"]
     errors = [((dq - exact).norm() / exact.norm()).item() for dq, _, _ in runs]
     assert max(errors) < 1.01 * min(errors) < 4e-3
 
 
 @pytest.mark.gpu
-def test_below_the_table_two_passes_run_and_above_it_one(make, monkeypatch):
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_programs_that_wait_for_one_another_do_not_wait_for_ever(key, make, everywhere):
+    """Two such calls at the same time, in two streams, beside a third that keeps multiprocessors busy."""
+    columns, causal = key
+    q, k, v, do = make(2, 16, 16, 2048, 2048, columns, torch.bfloat16)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    want = torch.autograd.grad(attention(*leaves, causal=causal), leaves, do)
+    torch.cuda.synchronize()
+    streams, found = [torch.cuda.Stream() for _ in range(3)], []
+    square = torch.randn(4096, 4096, device=DEVICE, dtype=torch.bfloat16)
+    for _ in range(20):
+        for one in streams[:2]:
+            with torch.cuda.stream(one):
+                o = attention(*leaves, causal=causal)
+                found.append(torch.autograd.grad(o, leaves, do))
+        with torch.cuda.stream(streams[2]):
+            square @ square
+    torch.cuda.synchronize()
+    for got in found:
+        assert all(torch.equal(a, b) for a, b in zip(got, want))
+
+
+@pytest.mark.gpu
+def test_it_runs_in_a_graph(make, everywhere):
+    from course_lib.timing.waiting import captured
+
+    q, k, v, do = make(4, 16, 16, 1024, 1024, 128, torch.bfloat16)
+    o, l = forward(q, k, v, True, 0.1)
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    want = backward.backward(do, q, k, v, o, l, True, 0.1)
+    replay = captured(lambda: backward.write_backward(dq, dk, dv, do, q, k, v, o, l, True, 0.1))
+    for _ in range(3):
+        for x in (dq, dk, dv):
+            x.fill_(float("nan"))
+        replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip((dq, dk, dv), want))
+    assert set(everywhere) == {"in order"}
+
+
+@pytest.mark.gpu
+@WISHES
+def test_below_the_table_two_passes_run_and_above_it_one(wish, make, monkeypatch):
     from course_lib.kernels.attention import groups_onepass
 
     launched = []
@@ -264,22 +332,25 @@ def test_below_the_table_two_passes_run_and_above_it_one(make, monkeypatch):
         return _true(kernel, *args, **options)
 
     monkeypatch.setattr(groups_onepass, "launch", spy)
-    for n, times in ((1023, 0), (1024, 1)):
+    least = TABLES[wish][128, False].least
+    for n, times in ((least - 1, 0), (least, 1)):
         q, k, v, do = make(4, 16, 16, n, n, 128, torch.bfloat16)
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        torch.autograd.grad(attention(*leaves, deterministic=False), leaves, do)
+        torch.autograd.grad(attention(*leaves, deterministic=wish), leaves, do)
         assert launched == times * [groups_onepass.one_pass_in_groups_kernel]
 
 
 @pytest.mark.gpu
+@WISHES
 @pytest.mark.parametrize("key", KEYS, ids=str)
-def test_nothing_is_written_beside_the_outputs(key, make, fenced, everywhere):
+def test_nothing_is_written_beside_the_outputs(key, wish, make, fenced, everywhere):
     columns, causal = key
     q, k, v, do = make(3, 2, 1, 197, 131, columns, torch.bfloat16)
     o, l = forward(q, k, v, causal, 0.1)
     dq, dk, dv = (fenced(*x.shape, dtype=x.dtype) for x in (q, k, v))
-    backward.write_backward(dq, dk, dv, do, q, k, v, o, l, causal, 0.1, None, None, None, False)
-    assert everywhere == [True] and not any(x.isnan().any() for x in (dq, dk, dv))
+    backward.write_backward(dq, dk, dv, do, q, k, v, o, l, causal, 0.1, None, None, None, wish)
+    assert everywhere == ["in order" if wish else "in any order"]
+    assert not any(x.isnan().any() for x in (dq, dk, dv))
 
 
 @pytest.mark.gpu
@@ -289,14 +360,21 @@ def test_a_gradient_of_l_and_one_tensor_for_q_k_and_v_come_this_way_too(make, ev
     q, k, v, do = make(1, 4, 4, 256, 256, 64, torch.bfloat16)
     o, l = forward(q, k, v, False, 0.125)
     dl = torch.randn_like(l)
-    one, two = (backward.backward(do, q, k, v, o, l, False, 0.125, None, dl, wish) for wish in (False, True))
-    assert everywhere == [True, False]
-    for a, b in zip(one, two):
-        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)
     monkeypatch.setattr(packed, "write_gradients", backward.write_gradients)
     qkv = torch.stack([x.transpose(1, 2) for x in (q, k, v)], dim=2).requires_grad_()
-    packed_attention(qkv, deterministic=False).backward(do.transpose(1, 2))
-    assert everywhere == [True, False, True]
-    plain = backward.backward(do, q, k, v, o, l, False, 0.125)
-    for a, b in zip(qkv.grad.unbind(2), plain):
-        torch.testing.assert_close(a.transpose(1, 2), b, rtol=2e-2, atol=2e-3)
+    ways = {"in order": True, "in any order": False}
+    for way, wish in ways.items():
+        one = backward.backward(do, q, k, v, o, l, False, 0.125, None, dl, wish)
+        packed_attention(qkv, deterministic=wish).backward(do.transpose(1, 2))
+        assert everywhere == [way, way]
+        ways[way] = *one, *qkv.grad.unbind(2)
+        everywhere.clear()
+        qkv.grad = None
+    for name in ("IN_ORDER", "ONE_PASS"):
+        monkeypatch.setattr(tuning, name, {})
+    two = backward.backward(do, q, k, v, o, l, False, 0.125, None, dl)
+    two += tuple(x.transpose(1, 2) for x in backward.backward(do, q, k, v, o, l, False, 0.125))
+    assert everywhere == ["in two", "in two"]
+    for way in ways.values():
+        for a, b in zip(way, two, strict=True):
+            torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)

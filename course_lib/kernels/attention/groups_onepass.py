@@ -1,7 +1,8 @@
 """Backward in one pass, with jobs for the warps: five products where two passes make seven, and dq is added to.
 
-A program holds 128 keys, 64 for each of two groups of warps, the consumers, and walks over the queries that see them. A
-third warp fetches q, do, shift and delta; a fourth adds dq to global memory. In the turn of block t a consumer makes
+A tile is 128 keys, 64 for each of two groups of warps, the consumers, and the queries that see them are walked over. A
+third warp fetches q, do, shift and delta, and k and v of the next tile; a fourth adds dq to global memory. In the turn
+of block t a consumer makes
 
     s = k qᵀ, dp = v doᵀ   of block t, both asked for at once
     p = exp2(s - shift)    while dp is being made
@@ -15,12 +16,27 @@ dq comes a turn late: a consumer then never waits for the ds that its neighbour 
 that each passes a turn after it arrived there. Every ds has two places, and so has dq on its way out.
 
 dq of a block of queries is a sum over programs, in fp32: the copy engine adds a tile of it in the L2 cache (TMA reduce,
-`cp.reduce.async.bulk.tensor`), so no tile is read back. Programs add in the order in which they come: in fp32 the last
-bits differ from run to run. Two small kernels stand around this one (sums.py): `prepare` makes shift, delta and zeros
-for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, which short sequences do not earn back.
+`cp.reduce.async.bulk.tensor`), so no tile is read back. Two small kernels stand around this one (sums.py): `prepare`
+makes shift, delta and zeros for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, which short
+sequences do not earn back.
 
-What is asked for when, the warp that adds, and two consumers who share ds follow FlashAttention-3 (Shah and others,
-2024) and FlashAttention-4. A fixed order of additions lost to two passes: benchmarks/notes/attention.md.
+In any order, programs add as they come: in fp32 the last bits differ from run to run.
+
+ORDERED: the same bits on every run. A counter for each block of queries says how many have added. What matters is that
+nobody waits for long, and that the warp that adds has nothing else to do:
+
+    the order     in which programs would come if all turns took equally long. Programs that run at the same time have
+                  tiles of the same heads. Without a mask each begins at another block of queries, so that two want one
+                  dq some turns apart. Causal, a program has two tiles of a head, the n-th and the n-th from the end,
+                  so all have equally many turns: the first from its diagonal on, the second from the last queries back
+    two more      warps: one asks the counter, one counts. Asking, waiting until a tile has been added and counting
+    jobs          take longer one after the other than a turn does
+    one launch    of no more programs than run at once, all of them or none (a cooperative launch), as they wait in a
+                  circle: program 1 for 2, 2 for 3, and the last one for 1. Another kernel on the GPU makes it wait
+
+What is asked for when, the warp that adds, two consumers who share ds, and the counters follow FlashAttention-3 (Shah
+and others, 2024) and FlashAttention-4; that programs of a head begin apart, and that causal tiles come in pairs, are
+ideas of DASH (Qiang and others, 2026). benchmarks/notes/attention.md says what was measured.
 """
 
 import triton
@@ -40,9 +56,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from course_lib.kernels.attention.groups import HALF, ROWS, descriptors, term_descriptors
 from course_lib.kernels.attention.masks import probabilities, query_range
 from course_lib.kernels.attention.rows import LOG2_E
-from course_lib.kernels.attention.sums import finish, prepare
+from course_lib.kernels.attention.sums import finish, prepare, sums_and_counters
 from course_lib.kernels.attention.tuning import OnePass
 from course_lib.kernels.descriptors import make_context_current
+from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.launching import launch
 from course_lib.kernels.rings import LAUNCH, arrived, claim, new_ring, release, sync
 
@@ -56,90 +73,272 @@ def async_add(desc, coord, src, _semantic=None):
     _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, desc.handle, coord, src.handle)
 
 
-@gluon.jit
-def _place(kv_heads, n_k, TOGETHER: gl.constexpr):
-    """Program -> (number of the block of keys, batch, head of keys). Of TOGETHER heads the same block comes first, so
-    that fewer programs add to the same dq at once. Causal, the first keys are seen by most queries: longest first."""
-    blocks = gl.cdiv(n_k, 2 * HALF)
-    program = gl.program_id(0)
-    group = program // (blocks * TOGETHER)
-    among = program % (blocks * TOGETHER)
-    heads = gl.minimum(gl.num_programs(0) // blocks - group * TOGETHER, TOGETHER)
-    block, batch_head = among // heads, group * TOGETHER + among % heads
-    return block, batch_head // kv_heads, batch_head % kv_heads
+# Wait until a counter has reached a number; what the copy engine does next comes after it.
+_AWAIT = gl.constexpr(
+    "{ .reg .pred p; .reg .b32 c; again: ld.acquire.gpu.global.u32 c, [$1]; setp.lt.s32 p, c, $2; @p bra again;"
+    " fence.proxy.async; mov.b32 $0, c; }"
+)
+# One more. Of a warp one thread counts.
+_COUNT = gl.constexpr(
+    "{ .reg .pred p; .reg .b32 l; mov.u32 l, %laneid; setp.eq.u32 p, l, 0;"
+    " @p red.release.gpu.global.add.u32 [$1], $2; mov.b32 $0, l; }"
+)
+# All that this warp had the copy engine add is in global memory. (`store_wait`: it has been read.)
+_ADDED = gl.constexpr("cp.async.bulk.wait_group 0; fence.proxy.async; mov.b32 $0, $1;")
 
 
 @gluon.jit
-def _walk(sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr):
-    """What this program does: its block of keys, batch, head of keys; and blocks of queries: the first that sees any of
-    its keys, the first that sees all of them, the end."""
-    kv_heads, n_q, n_k = sizes
-    block, batch, kv_head = _place(kv_heads, n_k, TOGETHER)
+def _asm(TEXT: gl.constexpr, ptr, number):
+    return gl.inline_asm_elementwise(TEXT, "=r,l,r", [ptr, number], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _await_added(turn):
+    gl.inline_asm_elementwise(_ADDED, "=r,r", [turn], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _steps(sizes, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
+    """How many blocks of keys this program has, one after the other."""
+    _kv_heads, _n_q, _n_k, items = sizes
+    mine = gl.cdiv(items - gl.program_id(0), gl.num_programs(0))
+    return mine * 2 if CAUSAL and ORDERED else mine
+
+
+@gluon.jit
+def _place(step, sizes, CAUSAL: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr):
+    """Step of a program -> (number of its item in the head, head of keys, items of a head, items [a, b) of this head
+    that other programs have at the same time).
+
+    Of TOGETHER heads the same number comes before the next, so that fewer programs add to the same dq at once."""
+    _kv_heads, _n_q, n_k, items = sizes
+    numbers = gl.cdiv(n_k, 2 * HALF)
+    if CAUSAL and ORDERED:
+        numbers = gl.cdiv(numbers, 2)
+        step = step // 2
+    programs = gl.num_programs(0)
+    item = gl.program_id(0) + step * programs
+    group = item // (numbers * TOGETHER)
+    heads = gl.minimum(items // numbers - group * TOGETHER, TOGETHER)
+    among = item % (numbers * TOGETHER)
+    to_start = step * programs - (item - among) - among % heads  # of this round, from the head's first item
+    a = gl.maximum(gl.cdiv(to_start, heads), 0)
+    b = gl.minimum(gl.cdiv(to_start + programs, heads), numbers)
+    return among // heads, group * TOGETHER + among % heads, numbers, a, b
+
+
+@gluon.jit
+def _walk(
+    step, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr
+):  # fmt: skip
+    """What a step is: its block of keys, batch, head of keys; of the blocks of queries the first that sees any of its
+    keys, the first that sees all of them, the end; and how the walk over these is `turned`: by so many, or if it is
+    -1, from the last one on."""
+    kv_heads, n_q, n_k, _items = sizes
+    number, head, numbers, a, b = _place(step, sizes, CAUSAL, TOGETHER, ORDERED)
+    block, turned = number, 0
+    if CAUSAL and ORDERED:
+        block = gl.where(step % 2 == 0, number, 2 * numbers - 1 - number)
+        turned = -(step % 2)
     first, full, end = query_range(block * (2 * HALF), n_q, n_k, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.cdiv(end, BLOCK_M)
     first = gl.minimum(first // BLOCK_M, end)
-    return block, batch, kv_head, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end
+    if ORDERED and not CAUSAL:
+        turned = (number - a) * (end // (b - a))
+    return block, head // kv_heads, head % kv_heads, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end, turned
+
+
+@gluon.jit
+def _nth(i, first, end, turned, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
+    """The block of queries that comes at place `i` of a walk over [first, end)."""
+    if ORDERED:
+        if CAUSAL:
+            i = gl.where(turned < 0, first + end - 1 - i, i)
+        else:
+            i += turned
+            i = gl.where(i >= end, i - end, i)
+    return i
+
+
+@gluon.jit
+def _before(
+    j, step, sizes, GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr
+):  # fmt: skip
+    """How many blocks of keys add to dq of block j of queries before this one: those of rounds before, and of the same
+    round those that come there earlier if all turns take equally long."""
+    _kv_heads, n_q, n_k, _items = sizes
+    number, _head, numbers, a, b = _place(step, sizes, CAUSAL, TOGETHER, True)
+    end = gl.cdiv(n_q, BLOCK_M)
+    if CAUSAL:
+        BITS: gl.constexpr = 6 if BLOCK_M == 64 else 7
+        diagonal = n_k - n_q
+        # Blocks of keys that block j sees: the first ones up to `last`, and of those from the end on numbers from
+        # `seen` on. Shifts round down, as // does not for negative numbers.
+        last = gl.minimum(((j + 1) * BLOCK_M + diagonal - 1) >> 7, gl.cdiv(n_k, 2 * HALF) - 1)
+        up_to = gl.minimum(b, last + 1)
+        seen = gl.maximum(2 * numbers - 1 - last, 0)
+        earlier = gl.minimum(a, last + 1) + gl.maximum(a - seen, 0)
+        start = (number * (2 * HALF) - diagonal) >> BITS  # its first block of queries, if there were any before 0
+        if step % 2 == 0:
+            here = up_to - 1 - number
+            if GROUP == 1:
+                slower = ((start + 2 * (end - j)) * BLOCK_M + diagonal + 2 * HALF - 1) >> 7
+                here += gl.maximum(b - gl.maximum(gl.maximum(a, seen), slower), 0)
+        else:
+            here = b - 1 - number
+            sooner = a
+            if GROUP == 1:
+                sooner = ((start - 2 * (end - j) + 1) * BLOCK_M + diagonal + 2 * HALF - 1) >> 7
+            here += gl.maximum(up_to - gl.maximum(a, sooner), 0)
+    else:
+        earlier = a
+        apart = end // (b - a)
+        here = gl.minimum(j // gl.maximum(apart, 1), b - a - 1) - (number - a)
+        here = gl.where(here < 0, here + b - a, here)
+        here = gl.where(apart == 0, number - a, here)  # all walk alike
+    return earlier + here
+
+
+@gluon.jit
+def _hold(descs, tiles, rings, step, block, batch, kv_head, MAIN: gl.constexpr):
+    """Ask for k and v of a block, in the places that the last ones leave."""
+    k_desc, v_desc = descs
+    k, v = tiles
+    _place_k, k_bar = claim(rings[0], step, 2 * 2 * HALF * MAIN)
+    _place_v, v_bar = claim(rings[1], step, 2 * 2 * HALF * MAIN)
+    for half in gl.static_range(2):
+        at = [batch, kv_head, (2 * block + half) * HALF, 0]
+        tma.async_copy_global_to_shared(k_desc, at, k_bar, k.index(half))
+        tma.async_copy_global_to_shared(v_desc, at, v_bar, v.index(half))
+
+
+@gluon.jit
+def _bring_nothing(ring, turn):
+    """A use of a ring for which no bytes come, so that all who count turns count alike."""
+    full, empty = ring
+    PLACES: gl.constexpr = full.shape[0]
+    mbarrier.wait(empty.index(turn % PLACES), ((turn // PLACES) & 1) ^ 1)
+    mbarrier.arrive(full.index(turn % PLACES), count=1)
 
 
 @gluon.jit
 def _produce(
     tensors, rings, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, TOGETHER: gl.constexpr,
+    ORDERED: gl.constexpr,
 ):  # fmt: skip
     k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
-    kv_heads, _n_q, _n_k = sizes
-    block, batch, kv_head, first, _full, end = _walk(sizes, CAUSAL, BLOCK_M, TOGETHER)
+    kv_heads = sizes[0]
     BYTES: gl.constexpr = 2 * BLOCK_M * MAIN + 4 * BLOCK_M
-    for half in gl.static_range(2):
-        mbarrier.expect(held.index(half), 2 * 2 * HALF * MAIN)
-    for half in gl.static_range(2):
-        at = [batch, kv_head, (2 * block + half) * HALF, 0]
-        tma.async_copy_global_to_shared(k_desc, at, held.index(0), k.index(half))
-        tma.async_copy_global_to_shared(v_desc, at, held.index(1), v.index(half))
     turn = 0
-    for member in range(GROUP):
-        head = kv_head * GROUP + member
-        row = batch * kv_heads * GROUP + head
-        for j in range(first, end):
-            first_m = j * BLOCK_M
-            place, bar = claim(q_ring, turn, BYTES)
-            tma.async_copy_global_to_shared(q_desc, [batch, head, first_m, 0], bar, q.index(place))
-            tma.async_copy_global_to_shared(shift_desc, [row, first_m], bar, shift.index(place))
-            place, bar = claim(do_ring, turn, BYTES)
-            tma.async_copy_global_to_shared(do_desc, [batch, head, first_m, 0], bar, do.index(place))
-            tma.async_copy_global_to_shared(delta_desc, [row, first_m], bar, delta.index(place))
-            turn += 1
+    for step in range(_steps(sizes, CAUSAL, ORDERED)):
+        block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
+        if first >= end:
+            _hold((k_desc, v_desc), (k, v), held, step, block, batch, kv_head, MAIN)
+        for member in range(GROUP):
+            head = kv_head * GROUP + member
+            row = batch * kv_heads * GROUP + head
+            for i in range(first, end):
+                first_m = _nth(i, first, end, turned, CAUSAL, ORDERED) * BLOCK_M
+                place, bar = claim(q_ring, turn, BYTES)
+                tma.async_copy_global_to_shared(q_desc, [batch, head, first_m, 0], bar, q.index(place))
+                tma.async_copy_global_to_shared(shift_desc, [row, first_m], bar, shift.index(place))
+                place, bar = claim(do_ring, turn, BYTES)
+                tma.async_copy_global_to_shared(do_desc, [batch, head, first_m, 0], bar, do.index(place))
+                tma.async_copy_global_to_shared(delta_desc, [row, first_m], bar, delta.index(place))
+                turn += 1
+                if (member == 0) & (i == first):  # q and do come while dk and dv of the block before leave
+                    _hold((k_desc, v_desc), (k, v), held, step, block, batch, kv_head, MAIN)
+        _bring_nothing(q_ring, turn)  # in the turn of the last dq
+        _bring_nothing(do_ring, turn)
+        turn += 1
+
+
+@gluon.jit
+def _ask(
+    added_ptr, may, sizes,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr,
+):  # fmt: skip
+    """The warp that waits until it is this program's turn to add."""
+    kv_heads, n_q, _n_k, _items = sizes
+    counters = gl.cdiv(n_q, HALF)
+    full, empty = may
+    turn = 0
+    for step in range(_steps(sizes, CAUSAL, True)):
+        _block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, True)
+        for member in range(GROUP):
+            row = (batch * kv_heads + kv_head) * GROUP + member
+            for i in range(first, end):
+                j = _nth(i, first, end, turned, CAUSAL, True)
+                mbarrier.wait(empty.index(turn % 2), ((turn // 2) & 1) ^ 1)
+                at = added_ptr + row * counters + j * (BLOCK_M // HALF)
+                _asm(_AWAIT, at, _before(j, step, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER))
+                mbarrier.arrive(full.index(turn % 2), count=1)
+                turn += 1
+
+
+@gluon.jit
+def _tell(
+    added_ptr, done, sizes,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr,
+):  # fmt: skip
+    """The warp that counts what has been added."""
+    kv_heads, n_q, _n_k, _items = sizes
+    counters = gl.cdiv(n_q, HALF)
+    turn = 0
+    for step in range(_steps(sizes, CAUSAL, True)):
+        _block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, True)
+        for member in range(GROUP):
+            row = (batch * kv_heads + kv_head) * GROUP + member
+            for i in range(first, end):
+                j = _nth(i, first, end, turned, CAUSAL, True)
+                arrived(done, turn)
+                _asm(_COUNT, added_ptr + row * counters + j * (BLOCK_M // HALF), 1)
+                release(done, turn)
+                turn += 1
 
 
 @gluon.jit
 def _add(
-    dq_desc, dq, rings, sizes,
+    dq_desc, dq, in_turn, rings, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, TOGETHER: gl.constexpr,
+    ORDERED: gl.constexpr,
 ):  # fmt: skip
     """The warp that has the copy engine add: both halves of a tile of dq, block after block."""
     _held, _q_ring, _do_ring, _met, dq_rings = rings
-    kv_heads, _n_q, _n_k = sizes
-    _block, batch, kv_head, first, _full, end = _walk(sizes, CAUSAL, BLOCK_M, TOGETHER)
-    turn = 0
-    if first < end:  # no block is before the first: what comes for it is not added
-        for half in gl.static_range(2):
-            arrived(dq_rings[half], 0)
-            release(dq_rings[half], 0)
+    may, done = in_turn
+    kv_heads = sizes[0]
+    turn, added = 0, 0
+    for step in range(_steps(sizes, CAUSAL, ORDERED)):
+        _block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
+        for half in gl.static_range(2):  # no block is before the first: what comes for it is not added
+            arrived(dq_rings[half], turn)
+            release(dq_rings[half], turn)
         turn += 1
-    for member in range(GROUP):
-        row = (batch * kv_heads + kv_head) * GROUP + member
-        for j in range(first, end):
-            for half in gl.static_range(2):
-                place = arrived(dq_rings[half], turn)
-                if MAIN == 128:
-                    async_add(dq_desc, [row, j * BLOCK_M, half * 64], dq[half].index(place))
-                else:
-                    async_add(dq_desc, [row, j * BLOCK_M + half * 64, 0], dq[half].index(place))
-            for half in gl.static_range(2):
-                tma.store_wait(1 - half)  # the copy engine has read this half
-                release(dq_rings[half], turn)
-            turn += 1
+        for member in range(GROUP):
+            row = (batch * kv_heads + kv_head) * GROUP + member
+            for i in range(first, end):
+                first_m = _nth(i, first, end, turned, CAUSAL, ORDERED) * BLOCK_M
+                if ORDERED:
+                    arrived(may, added)
+                    release(may, added)
+                for half in gl.static_range(2):
+                    place = arrived(dq_rings[half], turn)
+                    if MAIN == 128:
+                        async_add(dq_desc, [row, first_m, half * 64], dq[half].index(place))
+                    else:
+                        async_add(dq_desc, [row, first_m + half * 64, 0], dq[half].index(place))
+                for half in gl.static_range(2):
+                    tma.store_wait(1 - half)  # the copy engine has read this half
+                    release(dq_rings[half], turn)
+                if ORDERED:
+                    _await_added(turn)
+                    full, empty = done
+                    mbarrier.wait(empty.index(added % 2), ((added // 2) & 1) ^ 1)
+                    mbarrier.arrive(full.index(added % 2), count=1)
+                    added += 1
+                turn += 1
 
 
 @gluon.jit
@@ -226,64 +425,81 @@ def _step(
 
 @gluon.jit
 def _consume(
-    outs, tensors, rings, sizes, scale, scale_log2,
+    given,
     WHICH: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
-    MAIN: gl.constexpr, TOGETHER: gl.constexpr,
+    MAIN: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
     MASK: gl.constexpr = CAUSAL or not WHOLE
+    outs, tensors, rings, sizes, scale, scale_log2 = given
     k, v, _q, _do, _shift, _delta, ds_tiles, dq_tiles = tensors
     held, _q_ring, _do_ring, met, dq_rings = rings
-    _kv_heads, n_q, n_k = sizes
+    _kv_heads, n_q, n_k, _items = sizes
     diagonal = n_k - n_q
-    block, batch, kv_head, first, plain, end = _walk(sizes, CAUSAL, BLOCK_M, TOGETHER)
-    first_own = (2 * block + WHICH) * HALF
-    offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
-    dk = gl.zeros([HALF, MAIN], gl.float32, ACC)
-    dv = gl.zeros([HALF, MAIN], gl.float32, ACC)
     k_own, v_own = k.index(WHICH).reshape([HALF, MAIN]), v.index(WHICH).reshape([HALF, MAIN])
-    mbarrier.wait(held.index(0), 0)
-    mbarrier.wait(held.index(1), 0)
     turn = 0
-    members = gl.where(first < end, GROUP, 0)
-    for _member in range(members):
-        if MASK:
-            for j in range(first, plain):
+    for step in range(_steps(sizes, CAUSAL, ORDERED)):
+        block, batch, kv_head, first, plain, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
+        first_own = (2 * block + WHICH) * HALF
+        offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
+        dk = gl.zeros([HALF, MAIN], gl.float32, ACC)
+        dv = gl.zeros([HALF, MAIN], gl.float32, ACC)
+        # From the last block of queries on, those that see only some of the keys come last; else they come first.
+        first_masked = gl.where(turned < 0, first, plain) if CAUSAL and ORDERED else plain
+        arrived(held[0], step)
+        arrived(held[1], step)
+        for _member in range(GROUP):
+            if MASK:
+                for j in range(first, first_masked):
+                    dk, dv = _step(
+                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
+                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True,
+                    )  # fmt: skip
+                    turn += 1
+            for _ in range(end - plain if MASK else end - first):
                 dk, dv = _step(
-                    dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
-                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True,
+                    dk, dv, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
+                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False,
                 )  # fmt: skip
                 turn += 1
-        for j in range(plain if MASK else first, end):
-            dk, dv = _step(
-                dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
-                WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False,
-            )  # fmt: skip
-            turn += 1
-    if members > 0:  # dq of the last block
-        _await_before(met, turn)
+            if CAUSAL and ORDERED:
+                for i in range(first_masked, plain):
+                    j = first + plain - 1 - i
+                    dk, dv = _step(
+                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
+                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True,
+                    )  # fmt: skip
+                    turn += 1
+        _await_before(met, turn)  # dq of the last block
         dq = warpgroup_mma_wait(0, deps=[_dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)])
         _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
-    # Both consumers have read all of k when they have met once more: dk and dv leave through the places of k and v.
-    mbarrier.arrive(met.index(turn % 2), count=1)
-    mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
-    k_own.store((dk * scale).to(k.dtype))
-    v_own.store(dv.to(k.dtype))
-    fence_async_shared()
-    sync()
-    tma.async_copy_shared_to_global(outs[0], [batch, kv_head, first_own, 0], k.index(WHICH))
-    tma.async_copy_shared_to_global(outs[1], [batch, kv_head, first_own, 0], v.index(WHICH))
-    tma.store_wait(0)
+        for ring in gl.static_range(2):  # which brings neither q nor do
+            arrived(rings[1 + ring], turn)
+            release(rings[1 + ring], turn)
+        # Both consumers have read all of k when they have met once more: dk and dv leave through the places of k and v.
+        mbarrier.arrive(met.index(turn % 2), count=1)
+        mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
+        turn += 1
+        k_own.store((dk * scale).to(k.dtype))
+        v_own.store(dv.to(k.dtype))
+        fence_async_shared()
+        sync()
+        tma.async_copy_shared_to_global(outs[0], [batch, kv_head, first_own, 0], k.index(WHICH))
+        tma.async_copy_shared_to_global(outs[1], [batch, kv_head, first_own, 0], v.index(WHICH))
+        tma.store_wait(0)
+        sync()
+        release(held[0], step)
+        release(held[1], step)
 
 
-@gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k"])
+@gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k", "items"])
 def one_pass_in_groups_kernel(
-    dq_desc, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc,
-    kv_heads, n_q, n_k, scale, scale_log2,
+    dq_desc, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, added_ptr,
+    kv_heads, n_q, n_k, items, scale, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
-    STAGES: gl.constexpr, TOGETHER: gl.constexpr,
+    STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     DS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     k = gl.allocate_shared_memory(k_desc.dtype, [2, 1, 1, HALF, MAIN], k_desc.layout)
@@ -296,32 +512,42 @@ def one_pass_in_groups_kernel(
     dq1 = gl.allocate_shared_memory(gl.float32, [2, 1, 64, 64], dq_desc.layout)
     shift = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], shift_desc.layout)
     delta = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], delta_desc.layout)
-    held = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     met = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
-        mbarrier.init(held.index(i), count=1)
         mbarrier.init(met.index(i), count=2)
+    held = new_ring(1, 2), new_ring(1, 2)
     rings = held, new_ring(STAGES, 2), new_ring(STAGES, 2), met, (new_ring(2, 1), new_ring(2, 1))
+    may, done = new_ring(2, 1), new_ring(2, 1)
     fence_async_shared()
-    outs, sizes = (dk_desc, dv_desc), (kv_heads, n_q, n_k)
+    outs, sizes = (dk_desc, dv_desc), (kv_heads, n_q, n_k, items)
     tensors = k, v, q, do, shift, delta, (ds0, ds1), (dq0, dq1)
     fetched = k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, k, v, q, do, shift, delta
-    gl.warp_specialize(
-        [
-            (
-                _consume,
-                (outs, tensors, rings, sizes, scale, scale_log2, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER),
-            ),
-            (
-                _consume,
-                (outs, tensors, rings, sizes, scale, scale_log2, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER),
-            ),
-            (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER)),
-            (_add, (dq_desc, (dq0, dq1), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER)),
-        ],
-        [4, 1, 1],  # warps of all but the first
-        [240, 24, 24],  # and their registers
-    )
+    given = outs, tensors, rings, sizes, scale, scale_log2
+    # A constexpr that is given a second name becomes a number of the GPU's: hence every job is written out.
+    if ORDERED:
+        gl.warp_specialize(
+            [
+                (_consume, (given, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, True)),
+                (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, True)),
+                (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, True)),
+                (_add, (dq_desc, (dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, True)),
+                (_ask, (added_ptr, may, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER)),
+                (_tell, (added_ptr, done, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER)),
+            ],
+            [4, 1, 1, 1, 1],  # warps of all but the first
+            [240, 24, 24, 24, 24],  # and their registers
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (given, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, False)),
+                (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, False)),
+                (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, False)),
+                (_add, (dq_desc, (dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, False)),
+            ],
+            [4, 1, 1],
+            [240, 24, 24],
+        )
 
 
 SUMS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=3)
@@ -335,29 +561,36 @@ def sums_descriptor(sums) -> TensorDescriptor:
 
 def settings(blocks: OnePass) -> dict:
     """The kernel's constants that a table decides."""
-    return {"BLOCK_M": blocks.block, "STAGES": blocks.stages, "TOGETHER": blocks.together}
+    return {"BLOCK_M": blocks.block, "STAGES": blocks.stages, "TOGETHER": blocks.together, "ORDERED": blocks.in_order}
 
 
 def add_up(
-    sums, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, blocks: OnePass
+    sums, added, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
     (B, H, _n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    items = triton.cdiv(n_k, 2 * ROWS if causal and blocks.in_order else ROWS) * B * kv_heads
+    programs = min(items, multiprocessors(q.device))
+    if causal and not blocks.in_order:
+        programs = items  # of unequal length: the hardware shares them out
+    # In order, programs wait for one another: all of them run at once, or none.
+    options = {"launch_cooperative_grid": True} if blocks.in_order else {}
     launch(
-        one_pass_in_groups_kernel, (triton.cdiv(n_k, ROWS) * B * kv_heads,),
+        one_pass_in_groups_kernel, (programs,),
         sums_descriptor(sums),
         *descriptors(HALF.value, D, 0, dk, dv, k, v)[::2], *descriptors(blocks.block, D, 0, q, do)[::2],
-        *term_descriptors(blocks.block, shift, delta),
-        kv_heads, q.shape[2], n_k, scale, scale * LOG2_E,
+        *term_descriptors(blocks.block, shift, delta), added,
+        kv_heads, q.shape[2], n_k, items, scale, scale * LOG2_E,
         GROUP=H // kv_heads, CAUSAL=causal, WHOLE=n_k % ROWS == 0, MAIN=D,
         **settings(blocks),
-        **LAUNCH,
+        **LAUNCH, **options,
     )  # fmt: skip
 
 
 def write_in_one_pass(
-    dq, dk, dv, shift, delta, sums, do, q, k, v, o, l, dl, causal: bool, scale: float, blocks: OnePass
+    dq, dk, dv, shift, delta, room, do, q, k, v, o, l, dl, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
-    """`sums`: from `room`. FLOP: 10 B H n_q n_k D, half of it causal."""
-    prepare(sums, shift, delta, do, q, o, l, dl)
-    add_up(sums, dk, dv, shift, delta, do, q, k, v, causal, scale, blocks)
+    """`room`: of sums.py. FLOP: 10 B H n_q n_k D, half of it causal."""
+    sums, added = sums_and_counters(room, q, blocks)
+    prepare(sums, added, shift, delta, do, q, o, l, dl)
+    add_up(sums, added, dk, dv, shift, delta, do, q, k, v, causal, scale, blocks)
     finish(dq, sums, scale)

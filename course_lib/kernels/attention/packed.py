@@ -76,7 +76,7 @@ def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
     blocks = sums = None
     # A look at what nearly always forbids it costs less than twelve views.
-    if not deterministic and k_lengths is None and (qkv.shape[-1], False) in ONE_PASS:
+    if k_lengths is None and (qkv.shape[-1], False) in ONE_PASS:
         q, *others = _apart(qkv)
         blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
         sums = room(q, blocks)

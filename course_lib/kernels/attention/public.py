@@ -115,11 +115,10 @@ def attention(
     causal: query m sees key n where n <= m + n_k - n_q. scale: 1 / sqrt(D) when None.
     k_lengths: (B,) integers; sequence b has k_lengths[b] keys, and what lies behind them is neither used nor moved.
     A query that sees no key gives zeros, and no gradient.
-    deterministic: the same bits on every run. False allows one pass backward on an H100 or H200, at head sizes 64 and
-    128, from 1024 to 4096 queries and keys on (tuning.ONE_PASS) and 264 blocks of 128 keys over all heads, without
-    k_lengths. It adds dq up in fp32 in the order in which programs come, in 4 B H n_q D bytes more: the last bits of dq
-    may differ from run to run, o, dk and dv never do.
-    `torch.use_deterministic_algorithms(True)` forbids it.
+    deterministic: the same bits on every run. False, unless `torch.use_deterministic_algorithms(True)` forbids it,
+    allows the last bits of dq to differ from run to run; those of o, dk and dv never do.
+    On an H100 or H200 many calls at head sizes 64 and 128 go backward in one pass, either way, and take 4 B H n_q D
+    bytes for it (tuning.ONE_PASS and IN_ORDER). In order, that pass waits until it has the GPU for itself.
     """
     _check(q, k, v, k_lengths)
     assert isinstance(deterministic, bool), f"deterministic is True or False, not {deterministic!r}"

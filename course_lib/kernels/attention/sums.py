@@ -17,18 +17,19 @@ from course_lib.kernels.attention.tuning import OnePass
 from course_lib.kernels.launching import launch
 from course_lib.kernels.strides import in_units, unit_of
 
-__all__ = ["finish", "finish_kernel", "prepare", "prepare_kernel", "room"]
+__all__ = ["finish", "finish_kernel", "prepare", "prepare_kernel", "room", "sums_and_counters"]
 
 ROWS = 128  # of a program
+COUNTED = tl.constexpr(64)  # queries a counter, where additions come in order
 
 
 @triton.jit
 def prepare_kernel(
-    sum_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
+    sum_ptr, added_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
     heads, n_q, stride_terms, stride_o, stride_do,
     HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """shift and delta, as dq_kernel makes them, and zeros for the sums."""
+    """shift and delta, as dq_kernel makes them, and zeros for the sums, and for the counters if there are any."""
     blocks = tl.cdiv(n_q, BLOCK)
     block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     batch, head = row // heads, row % heads
@@ -46,6 +47,11 @@ def prepare_kernel(
     tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
     at = sum_ptr + row * n_q * HEAD + offs_m[:, None] * HEAD + tl.arange(0, HEAD)[None, :]
     tl.store(at, tl.zeros((BLOCK, HEAD), tl.float32), mask=(offs_m < n_q)[:, None])
+    if added_ptr is not None:
+        COUNTERS: tl.constexpr = BLOCK // COUNTED
+        offs = block * COUNTERS + tl.arange(0, COUNTERS)
+        counters = tl.cdiv(n_q, COUNTED)
+        tl.store(added_ptr + row * counters + offs, tl.zeros((COUNTERS,), tl.int32), mask=offs < counters)
 
 
 @triton.jit
@@ -65,11 +71,11 @@ def finish_kernel(
     tl.store(to, (x * scale).to(dq_ptr.dtype.element_ty), mask=mask)
 
 
-def prepare(sums, shift, delta, do, q, o, l, dl) -> None:
+def prepare(sums, added, shift, delta, do, q, o, l, dl) -> None:
     (B, H, n_q, D), unit = q.shape, unit_of(o, do)
     launch(
         prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
-        sums, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
+        sums, added, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
         H, n_q, shift.stride(0), in_units(o, unit), in_units(do, unit),
         HEAD=D, UNIT=unit, BLOCK=ROWS, num_warps=8,
     )  # fmt: skip
@@ -84,8 +90,14 @@ def finish(dq, sums, scale: float) -> None:
 
 
 def room(q, blocks) -> torch.Tensor | None:
-    """For the sums of dq, where it is made in one pass."""
+    """For the sums of dq, where it is made in one pass, and behind them the counters of what has been added."""
     if not isinstance(blocks, OnePass):
         return None
-    B, H, n_q, D = q.shape
-    return torch.empty(B * H, n_q, D, dtype=torch.float32, device=q.device)
+    counters = q.shape[:2].numel() * triton.cdiv(q.shape[2], COUNTED.value) if blocks.in_order else 0
+    return torch.empty(q.numel() + counters, dtype=torch.float32, device=q.device)
+
+
+def sums_and_counters(room: torch.Tensor, q, blocks: OnePass) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(B H, n_q, D) fp32, and an int32 for each COUNTED queries of a head, or None."""
+    sums = room[: q.numel()].view(-1, *q.shape[2:])
+    return sums, room[q.numel() :].view(torch.int32) if blocks.in_order else None

@@ -10,7 +10,7 @@ Kernels stand on two rungs. Both take and leave the same tensors, so that every 
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
     2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS
-       groups_onepass.py                   or ONE_PASS: shapes where the hand-made schedule was measured faster
+       groups_onepass.py                   (ONE_PASS, IN_ORDER): where the hand-made schedule was measured faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
 4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns,
@@ -30,6 +30,7 @@ from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_kno
 
 __all__ = [
     "GROUPS",
+    "IN_ORDER",
     "ONE_PASS",
     "OTHERS",
     "PLAIN",
@@ -82,8 +83,9 @@ class OnePass:
     block: int  # queries a turn
     together: int  # the same block of keys of so many heads, then the next
     least: int  # keys, and queries, from which on it was measured faster; zeros for the sums and rounding them cost
+    tiles: int  # of 128 keys, all heads together, from which on it was measured faster
+    in_order: bool = False  # the same bits on every run
     stages: int = 2  # blocks of q, and of do, in shared memory or on their way there
-    tiles: int = 264  # of 128 keys, all heads together; chosen and not measured: two for each multiprocessor of 132
 
 
 @dataclass(frozen=True)
@@ -167,14 +169,20 @@ FEWER_ROUNDS = {
 ROUND_OF_ONE, FEWER_ROUNDS_FROM = 0.75, 2048
 # dq, where the table's tiles are no more than multiprocessors: 0.73 of its time at 8 heads of 1024, 0.87 at 2048.
 DQ_OF_FEW = {(64, False): Blocks(64, 64, 4, 3)}
-# (head size, causal) -> the backward pass in one, for calls that allow additions in any order. Measured on an H100:
-# 2^18 rows of keys at each length; the first length that was faster is `least` (shorter ones than 4096 not causal with
-# one head together). With k_lengths two passes stay.
+# (head size, causal) -> the backward pass in one: for calls that allow additions in any order, and for all others. With
+# k_lengths two passes stay. Measured on an H200 at 512 to 16384 keys and 192 to 2048 tiles; where 2048 tiles stand,
+# fewer were not tried.
 ONE_PASS = {
-    (64, False): OnePass(128, together=4, least=2048),
-    (64, True): OnePass(128, together=8, least=4096),
-    (128, False): OnePass(64, together=4, least=1024),
-    (128, True): OnePass(64, together=8, least=2048),
+    (64, False): OnePass(128, together=4, least=1536, tiles=256),
+    (64, True): OnePass(128, together=8, least=4096, tiles=2048),
+    (128, False): OnePass(64, together=4, least=512, tiles=192),
+    (128, True): OnePass(64, together=8, least=1000, tiles=192),
+}
+IN_ORDER = {
+    (64, False): OnePass(128, together=8, least=2048, tiles=256, in_order=True),
+    (64, True): OnePass(128, together=16, least=4096, tiles=2048, in_order=True),
+    (128, False): OnePass(64, together=2, least=1024, tiles=192, in_order=True),
+    (128, True): OnePass(64, together=16, least=1000, tiles=192, in_order=True),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -309,8 +317,9 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     `tensors`: q, k and all others that the copy engine is to fetch or to write.
     """
     q, k, *_ = tensors
-    entry = ONE_PASS.get((q.shape[-1], causal))
-    if entry is None or k_lengths is not None or deterministic or torch.are_deterministic_algorithms_enabled():
+    table = IN_ORDER if deterministic or torch.are_deterministic_algorithms_enabled() else ONE_PASS
+    entry = table.get((q.shape[-1], causal))
+    if entry is None or k_lengths is not None:
         return None
     if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * k.shape[:2].numel() < entry.tiles:
         return None

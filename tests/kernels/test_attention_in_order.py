@@ -1,0 +1,158 @@
+"""One pass in order: the kernel's own arithmetic of who adds when, run by the host for every program at once.
+
+No program may wait for what comes only after it has added itself, every place in the order has to be taken once, and
+dq of every block of queries gets what every block of keys that it sees adds.
+"""
+
+import types
+
+import pytest
+
+from course_lib.kernels.attention import groups_onepass as kernel
+
+ROWS = 128  # keys a tile
+
+
+class Int(int):
+    """An integer of the GPU: // rounds towards zero there, % has the sign of the left side. Nobody may rely on it."""
+
+    def __floordiv__(self, other):
+        assert self >= 0 and other > 0, f"{int(self)} // {int(other)}"
+        return Int(int(self) // int(other))
+
+    def __mod__(self, other):
+        assert self >= 0 and other > 0, f"{int(self)} % {int(other)}"
+        return Int(int(self) % int(other))
+
+
+def _kept(name):
+    def method(self, other):
+        return Int(getattr(int, name)(int(self), int(other)))
+
+    return method
+
+
+for name in ("add", "radd", "sub", "rsub", "mul", "rmul", "rshift"):
+    setattr(Int, f"__{name}__", _kept(f"__{name}__"))
+
+
+def towards_zero(a, b):
+    return Int((abs(a + b - 1) // b) * (1 if a + b - 1 >= 0 else -1))
+
+
+class Program:
+    """What the functions of one program ask of the GPU."""
+
+    def __init__(self, number, programs):
+        self.program_id, self.num_programs = (lambda axis: Int(number)), (lambda axis: Int(programs))
+
+    cdiv = staticmethod(towards_zero)
+    minimum = staticmethod(lambda a, b: Int(min(a, b)))
+    maximum = staticmethod(lambda a, b: Int(max(a, b)))
+    where = staticmethod(lambda condition, a, b: Int(a if condition else b))
+    constexpr = int
+
+
+def query_range(first_n, n_q, n_valid, diagonal, causal, block_m, block_n):
+    """As masks.query_range."""
+    first, full, end = 0, 0, n_q if first_n < n_valid else 0
+    if causal:
+        first = max(first_n - diagonal, 0) // block_m * block_m
+        full = -(-max(first_n + block_n - 1 - diagonal, 0) // block_m) * block_m
+    full = min(full, end) if first_n + block_n <= n_valid else end
+    return Int(first), Int(full), Int(end)
+
+
+def functions(number: int, programs: int) -> dict:
+    """The kernel's functions as they run in one program."""
+    known = {"gl": Program(number, programs), "HALF": Int(64), "query_range": query_range}
+    for name in ("_steps", "_place", "_walk", "_nth", "_before"):
+        known[name] = types.FunctionType(getattr(kernel, name).fn.__code__, known)
+    return known
+
+
+def additions(number, programs, sizes, group, causal, block_m, together):
+    """Of one program, in its order: (head, block of queries, block of keys, how many add before)."""
+    known, found = functions(number, programs), []
+    for step in map(Int, range(known["_steps"](sizes, causal, True))):
+        block, batch, kv_head, first, _full, end, turned = known["_walk"](step, sizes, causal, block_m, together, True)
+        for member in range(group):
+            head = (batch * sizes[0] + kv_head) * group + member
+            for i in map(Int, range(first, end)):
+                j = known["_nth"](i, first, end, turned, causal, True)
+                before = known["_before"](j, step, sizes, group, causal, block_m, together)
+                found.append((int(head), int(j), int(block), int(before)))
+    return found
+
+
+def everything(batch, kv_heads, group, n_q, n_k, causal, block_m, together, at_once):
+    tiles = -(-n_k // ROWS)
+    items = (-(-tiles // 2) if causal else tiles) * batch * kv_heads
+    sizes, programs = tuple(map(Int, (kv_heads, n_q, n_k, items))), min(items, at_once)
+    return [additions(one, programs, sizes, group, causal, block_m, together) for one in range(programs)]
+
+
+def run(programs) -> dict:
+    """Let every program add as far as it may, until nobody has anything left: who added to which dq, in order."""
+    added, at, waiting, ready = {}, [0] * len(programs), {}, list(range(len(programs)))
+    while ready:
+        one = ready.pop()
+        while at[one] < len(programs[one]):
+            head, j, block, before = programs[one][at[one]]
+            done = added.setdefault((head, j), [])
+            if len(done) != before:
+                assert len(done) < before, f"two have place {before} at block {j} of head {head}"
+                assert (head, j, before) not in waiting, f"two wait for place {before} at block {j} of head {head}"
+                waiting[head, j, before] = one
+                break
+            done.append(block)
+            at[one] += 1
+            ready += [waiting.pop((head, j, len(done)))] if (head, j, len(done)) in waiting else []
+    assert not waiting, f"{len(waiting)} programs wait for ever"
+    return added
+
+
+SHAPES = [  # batch, heads of keys, query heads for each, queries, keys
+    (1, 1, 1, 1, 1),
+    (1, 3, 1, 300, 1),
+    (1, 2, 1, 1, 700),
+    (2, 3, 1, 640, 640),
+    (2, 4, 2, 513, 640),
+    (3, 5, 1, 1000, 1000),
+    (1, 5, 1, 1100, 2500),
+    (2, 5, 1, 2500, 1100),
+    (1, 4, 3, 900, 1500),
+    (2, 3, 2, 1500, 300),
+    (1, 2, 1, 4095, 4095),
+]
+
+
+@pytest.mark.parametrize("together", [1, 3, 16])
+@pytest.mark.parametrize("block_m", [64, 128])
+@pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_everybody_has_a_turn_and_nobody_waits_in_a_circle(shape, causal, block_m, together):
+    batch, kv_heads, group, n_q, n_k = shape
+    for at_once in (1, 5, 12, 132):
+        added = run(everything(*shape, causal, block_m, together, at_once))
+        assert len(added) == sum(
+            any(seen(j, n, n_q, n_k, causal, block_m) for n in range(-(-n_k // ROWS)))
+            for j in range(-(-n_q // block_m))
+        ) * batch * kv_heads * group  # fmt: skip
+        for (_, j), blocks in added.items():
+            want = [n for n in range(-(-n_k // ROWS)) if seen(j, n, n_q, n_k, causal, block_m)]
+            assert sorted(blocks) == want, j
+
+
+def seen(j, block, n_q, n_k, causal, block_m) -> bool:
+    """Does any query of block j see a key of this block?"""
+    return not causal or block * ROWS <= (j + 1) * block_m - 1 + n_k - n_q
+
+
+@pytest.mark.parametrize(("block_m", "together"), [(64, 4), (128, 8)])
+def test_neighbours_begin_at_blocks_of_queries_that_lie_apart(block_m, together):
+    """Whole: of one head's programs of one round no two want the same dq at the same time."""
+    programs = everything(4, 16, 1, 4096, 4096, False, block_m, together, 132)
+    for turn in range(4096 // block_m):
+        wanted = [one[turn][:2] for one in programs]
+        assert len(set(wanted)) == len(wanted)
