@@ -182,7 +182,7 @@ IN_ORDER = {
     (64, False): OnePass(128, together=8, least=2048, tiles=256, in_order=True),
     (64, True): OnePass(128, together=16, least=4096, tiles=2048, in_order=True),
     (128, False): OnePass(64, together=2, least=1024, tiles=192, in_order=True),
-    (128, True): OnePass(64, together=16, least=1000, tiles=192, in_order=True),
+    (128, True): OnePass(64, together=16, least=1536, tiles=192, in_order=True),
 }
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
