@@ -323,11 +323,11 @@ if largest:
 # %% [markdown]
 # Compiled, SDPA and ours lie on each other: compiled is the wide line under the other two. The report's compiled
 # version was no such thing: at 16384 tokens and head size 128 its 100 forward passes fell from 17.9 s to 12.3, where
-# one in this table, in bf16, falls from 8.4 ms to 1.8. Keep that in mind: section 9 shows why.
+# one in this table, in bf16, falls from 8.3 ms to 1.8. Keep that in mind: section 9 shows why.
 #
 # ### A forward pass slower than its backward pass?
 # The table of counts says that backward has twice the products and twice the crossings. So it must take longer. The
-# count is for fp32, and every fp32 row agrees: backward takes 1.5 to 2.5 times as long. (In bf16 at 8192 tokens both
+# count is for fp32, and every fp32 row agrees: backward takes 1.5 to 2.4 times as long. (In bf16 at 8192 tokens both
 # take the same within 2 %: PyTorch's softmax is furthest from its bytes at rows of that length.) The report has it the
 # other way round, by a factor of 2.5. Set the report's two times beside what the counts allow on the recorded H200: the
 # products at the fp32 rate, the crossings at the copy rate. (The report's GPU ran out of memory somewhere above 70 GB;
@@ -2022,12 +2022,12 @@ for row in one_pass:
 # One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (a unit of Hopper
 # GPUs, such as the H100 and H200, that copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes.
 # Written in Gluon, the language below Triton's, with jobs for the warps (both in section 10), it takes 0.86 to 0.93 of
-# two passes' time on an H100 at 4096 keys: `attention(..., deterministic=False)` of the library. On the H200 it takes
-# 0.83 to 0.91 of two passes' time, at 4096 and 16384 keys. And the backward pass of cuDNN, NVIDIA's library, *is* one
-# pass that adds to $dQ$; at head size 128 it takes less time than the course's two passes, as section 9 shows;
-# FlashAttention-4's is one too, and takes less at 64 as well. (`benchmarks/notes/attention.md` has all of them, and how
-# we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No table
-# shows what a result that is the same every time is worth when you look for a mistake.
+# two passes' time on an H100 at 4096 keys, and 0.82 to 0.91 on an H200 at 4096 and 16384. Its additions can even come in
+# a fixed order, so that the result is the same every time (section 10 again): then it takes 0.86 to 0.97, and that is
+# what the library's `attention` runs at head sizes 64 and 128. The backward passes of cuDNN, NVIDIA's library, and of
+# FlashAttention-4 *are* one pass that adds to $dQ$. (`benchmarks/notes/attention.md` has all of them, and how we know it
+# of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No table shows what
+# a result that is the same every time is worth when you look for a mistake.
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
@@ -2551,10 +2551,10 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # CUDA code for Hopper, was not run here; its paper gives 638 TFLOP/s for 4096 tokens and 648 for 16384, forward, head
 # size 128, fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by batch x heads x
 # tokens x head size. "Ours" is plain Triton in some rows and Gluon in others: section 10 says which, and what makes
-# such kernels fast. In rows "in any order" ours is one pass backward, `deterministic=False`, and `in order` is our two
-# passes. (All of these are products at the limit of power, timed in turn on one chip, where one pays for the heat of
-# the other. So ours and the best peer were also timed each alone, for a second; the figure has the times in turn.
-# Lesson 05, section 5, has a product for which the two ways differ.)
+# such kernels fast. In rows "in any order" ours adds to $dQ$ as its programs come, `deterministic=False`; the default is
+# the same bits in every run. `flash 4 in order` is FlashAttention-4 with its `deterministic=True`. (All of these are products at the limit of power, timed in turn on one chip, where one pays for the heat of the other.
+# So ours and the best peer were also timed each alone, for a second; the figure has the times in turn. Lesson 05,
+# section 5, has a product for which the two ways differ.)
 
 # %%
 rates = {}
@@ -2563,7 +2563,10 @@ for row in recorded("attention"):
     times = {
         name: us
         for name, us in row.items()
-        if name.endswith(" us") and us and "alone" not in name
+        if name.endswith(" us")
+        and us
+        and "alone" not in name
+        and name != "in order us"  # ours, of the row above
     }
     peers = {name.removesuffix(" us"): work / us for name, us in times.items()}
     rates[row["name"].removeprefix("attention ")] = {"ours": row["TFLOP/s"]} | peers
@@ -2617,35 +2620,34 @@ if rates:
     )
 
 # %% [markdown]
-# What follows is of the record of 2026-11-28. A row "in any order" is ours with `deterministic=False`; "in order" is
-# the default in turn with it. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward,
-# in all cases.** Our time over its, 16 heads and a batch of 4:
+# What follows is of the record of 2026-11-28. A row "in any order" is ours with `deterministic=False`. Of head sizes 64
+# and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
+# Our time over its, 16 heads and a batch of 4:
 #
-# | tokens, head size | forward in turn | alone | backward in turn | alone | in any order, in turn |
-# |---|---|---|---|---|---|
-# | 4096, 64 | 1.04 | 1.03 | 1.20 | 1.23 | 1.09 |
-# | 4096, 64, causal | 1.03 | 1.08 | 1.23 | 1.25 | 1.11 |
-# | 4096, 128 | 1.01 | 1.01 | 1.32 | 1.26 | 1.13 |
-# | 4096, 128, causal | 1.09 | 1.05 | 1.35 | 1.33 | 1.12 |
-# | 16384, 128 | 1.05 | 1.04 | 1.38 | 1.34 | 1.16 |
+# | tokens, head size | forward in turn | alone | backward in turn | alone | both in order | both in any order |
+# |---|---|---|---|---|---|---|
+# | 4096, 64 | 1.04 | 1.03 | 1.11 | 1.04 | 1.11 | 1.05 |
+# | 4096, 64, causal | 1.04 | 1.10 | 1.19 | 1.12 | 1.19 | 1.12 |
+# | 4096, 128 | 1.01 | 1.01 | 1.17 | 1.11 | 1.09 | 1.12 |
+# | 4096, 128, causal | 1.09 | 1.05 | 1.19 | 1.14 | 1.08 | 1.13 |
+# | 16384, 128 | 1.05 | 1.04 | 1.20 | 1.17 | 1.18 | 1.13 |
 #
-# So forward ours takes up to 9 % more in turn and 8 % more alone, and backward 20 to 38 % and 23 to 34 %. Backward the
-# two do not do the same. Our two passes give the same bits in every run; FlashAttention-4, as it is called by default,
-# adds to $dQ$ in whatever order its programs come. Where ours may do so too, in the last column, it takes 9 to 16 %
-# more. What the same bits cost, two passes over one, is 1.10 to 1.21. (FlashAttention-4 has `deterministic=True` as
-# well. It was not timed.) At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large
-# as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time
-# forward and 1.23 backward, in turn (`python -m benchmarks beside_attention`).
+# So forward ours takes up to 9 % more in turn and 10 % more alone, and backward 11 to 20 % and 4 to 17 %. Backward the
+# two do not do the same by default: ours gives the same bits in every run, and FlashAttention-4 adds to $dQ$ in whatever
+# order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 8 to 19 % more, and
+# where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % here, and nothing to 10 % there. At 256
+# tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is
+# wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.23 backward, in
+# turn (`python -m benchmarks beside_attention`).
 #
-# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.99 and, causal,
-# 0.95 of its time at 64, and 1.12 to 1.19 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.92 to
-# 0.96 of its time, and 1.05 in one case (4096, 128), where ours and FlashAttention-4 both took 9 % longer in turn than
-# alone. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.85 of its time forward and 0.69
-# backward, alone 0.77 and 0.74.
+# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.91 and, causal,
+# 0.94 of its time at 64, and 1.00 to 1.05 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.92 to
+# 0.96 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.86 of its time forward and
+# 0.68 backward, alone 0.83 and 0.75.
 #
-# FlexAttention takes 1.1 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
-# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 31 times as long forward. It
-# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.8 to 2.9 times ours: it rounds the
+# FlexAttention takes 1.3 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
+# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 30 times as long forward. It
+# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.8 to 2.8 times ours: it rounds the
 # scores to bf16, and then it scales them. Scaling by a power of two, as at head size 64, is exact; other scales round
 # again. The others keep the scores in fp32. Section 10 has the ratios of every case.
 
@@ -3120,7 +3122,16 @@ print(
 
 # %% [markdown]
 # The price is the waiting, so a good schedule lets programs come in the order in which they add: each begins its walk at
-# another block of queries. The course's backward pass pays otherwise, with two products more and nobody who waits.
+# another block of queries. (This idea, and pairs of tiles under a causal mask, are from DASH, Qiang and others, 2026.)
+# The course's one pass does so, and still it lost at first: at 4096 tokens and head size 128 it took 1.02 times the time
+# of two passes, where additions in any order take 0.86. Hardly a program waited for its turn. The warp that adds was too
+# slow: it asked the counter, waited until its tile was in memory, and counted, one after the other, and that takes
+# longer than a turn of the loop. With two more warps, one that asks and one that counts, it took 0.87. **Before you
+# change a schedule, find out who waits, and for what.**
+#
+# Such programs wait in a circle: 1 for 2, 2 for 3, the last one for 1. So they all have to run at the same time. A
+# *cooperative launch* starts all programs of a kernel or none; without it two such kernels on one GPU, each with half of
+# its programs started, would wait for ever.
 #
 # ### Where the course's kernels stand
 # The rung that ran in each recorded row, and the time over that of the best peer in the same run.
@@ -3156,7 +3167,7 @@ Table(
 # are installed apart the record has one, **FlashAttention-4**, which is written in CuTe DSL, NVIDIA's own layer with
 # jobs, tiles and barriers for Python. Its new ideas are for Blackwell GPUs; its kernels for Hopper follow
 # **FlashAttention-3**, CUDA code for Hopper, which was not measured: this lesson claims no place beside it. A row "in
-# any order" is one pass backward, as FlashAttention-4's.
+# any order" adds to $dQ$ as programs come, as FlashAttention-4 does by default.
 
 # %% [markdown]
 # ## Verdicts
@@ -3168,18 +3179,19 @@ Table(
 # | forward is 2.5 times slower than backward | not by its operators: the counts forbid it | doubt a time that is far from its count |
 # | buffers in fp32, cast at the store | right; p may be cast, the accumulator may not | ask of each buffer how often it is rounded |
 # | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
-# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. cuDNN adds too, and beats our two passes at head size 128; FlashAttention-4 adds, and beats them at 64 as well | count the additions, then measure the kernel that you would use |
+# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. Whole tiles, added by the copy engine: 0.82 to 0.91 of it on an H200, and in a fixed order 0.86 to 0.97 | count the additions, then measure the kernel that you would use |
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
 # | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
 # FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 1.01 to
-# 1.09 of its time forward in turn and 1.01 to 1.08 alone, and 1.20 to 1.38 backward in turn and 1.23 to 1.34 alone.
-# Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where ours adds in any order
-# too, it takes 1.09 to 1.16. At 256 tokens, head size 72, cuDNN is the best peer, and ours is ahead: 0.85 forward and
-# 0.69 backward. FlashAttention-3 (Shah and others) was not measured, so no place beside it is claimed. What makes our
-# second rung fast is theirs and NVIDIA's: the TMA, jobs for warps, turns.
+# 1.09 of its time forward in turn and 1.01 to 1.10 alone, and 1.11 to 1.20 backward in turn and 1.04 to 1.17 alone.
+# Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where both keep an order, ours
+# takes 1.08 to 1.19, and where both add in any order 1.05 to 1.13. At 256 tokens, head size 72, cuDNN is the best peer,
+# and ours is ahead: 0.86 forward and 0.68 backward. FlashAttention-3 (Shah and others) was not measured, so no place
+# beside it is claimed. What makes our second rung fast is theirs and NVIDIA's: the TMA, jobs for warps, turns. The order
+# of its sums is DASH's.
 
 # %% [markdown]
 # ## Questions

@@ -9,6 +9,7 @@ import types
 import pytest
 
 from course_lib.kernels.attention import groups_onepass as kernel
+from course_lib.kernels.attention.tuning import IN_ORDER
 
 ROWS = 128  # keys a tile
 
@@ -92,9 +93,11 @@ def everything(batch, kv_heads, group, n_q, n_k, causal, block_m, together, at_o
     return [additions(one, programs, sizes, group, causal, block_m, together) for one in range(programs)]
 
 
-def run(programs) -> dict:
-    """Let every program add as far as it may, until nobody has anything left: who added to which dq, in order."""
-    added, at, waiting, ready = {}, [0] * len(programs), {}, list(range(len(programs)))
+def run(programs, seen_after: float = 0.0) -> tuple[dict, float]:
+    """Let every program add as far as it may, until nobody has anything left: who added to which dq, in order; and how
+    many turns that takes, if an addition is seen so many turns later."""
+    added, seen_at, at, waiting = {}, {}, [0] * len(programs), {}
+    ready, clock = list(range(len(programs))), [0.0] * len(programs)
     while ready:
         one = ready.pop()
         while at[one] < len(programs[one]):
@@ -107,9 +110,11 @@ def run(programs) -> dict:
                 break
             done.append(block)
             at[one] += 1
+            clock[one] = max(clock[one] + 1, seen_at.get((head, j), 0.0))
+            seen_at[head, j] = clock[one] + seen_after
             ready += [waiting.pop((head, j, len(done)))] if (head, j, len(done)) in waiting else []
     assert not waiting, f"{len(waiting)} programs wait for ever"
-    return added
+    return added, max(clock)
 
 
 SHAPES = [  # batch, heads of keys, query heads for each, queries, keys
@@ -123,18 +128,18 @@ SHAPES = [  # batch, heads of keys, query heads for each, queries, keys
     (2, 5, 1, 2500, 1100),
     (1, 4, 3, 900, 1500),
     (2, 3, 2, 1500, 300),
-    (1, 2, 1, 4095, 4095),
+    (1, 2, 1, 2047, 2047),
 ]
 
 
-@pytest.mark.parametrize("together", [1, 3, 16])
+@pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize("block_m", [64, 128])
 @pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_everybody_has_a_turn_and_nobody_waits_in_a_circle(shape, causal, block_m, together):
     batch, kv_heads, group, n_q, n_k = shape
-    for at_once in (1, 5, 12, 132):
-        added = run(everything(*shape, causal, block_m, together, at_once))
+    for at_once in (1, 5, 12):
+        added, _ = run(everything(*shape, causal, block_m, together, at_once))
         assert len(added) == sum(
             any(seen(j, n, n_q, n_k, causal, block_m) for n in range(-(-n_k // ROWS)))
             for j in range(-(-n_q // block_m))
@@ -149,10 +154,26 @@ def seen(j, block, n_q, n_k, causal, block_m) -> bool:
     return not causal or block * ROWS <= (j + 1) * block_m - 1 + n_k - n_q
 
 
-@pytest.mark.parametrize(("block_m", "together"), [(64, 4), (128, 8)])
-def test_neighbours_begin_at_blocks_of_queries_that_lie_apart(block_m, together):
-    """Whole: of one head's programs of one round no two want the same dq at the same time."""
-    programs = everything(4, 16, 1, 4096, 4096, False, block_m, together, 132)
-    for turn in range(4096 // block_m):
-        wanted = [one[turn][:2] for one in programs]
-        assert len(set(wanted)) == len(wanted)
+@pytest.mark.parametrize("key", sorted(IN_ORDER), ids=str)
+def test_the_tables_own_entries_end_on_132_multiprocessors(key):
+    (_, causal), entry = key, IN_ORDER[key]
+    assert run(everything(3, 16, 1, 2049, 2049, causal, entry.block, entry.together, 132))
+
+
+@pytest.mark.parametrize(
+    ("key", "most"), [((64, False), 1.06), ((64, True), 1.27), ((128, False), 1.01), ((128, True), 1.07)], ids=str
+)
+def test_hardly_anyone_waits(key, most):
+    """4 x 16 heads of 4096. On an H200 an addition is seen about 1.4 turns later."""
+    (_, causal), entry = key, IN_ORDER[key]
+    programs = everything(4, 16, 1, 4096, 4096, causal, entry.block, entry.together, 132)
+    _, took = run(programs, seen_after=1.4)
+    assert took <= most * max(map(len, programs))
+
+
+def test_with_fewer_queries_than_keys_many_would_wait():
+    """Which is why such calls make two passes."""
+    entry = IN_ORDER[128, False]
+    programs = everything(4, 16, 1, 1024, 16384, False, entry.block, entry.together, 132)
+    _, took = run(programs, seen_after=1.4)
+    assert took > 3 * max(map(len, programs))

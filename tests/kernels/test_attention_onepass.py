@@ -89,6 +89,16 @@ def test_two_passes_stay_where_tiles_are_few(columns, causal, wish, on_hopper):
     assert one_pass_for(causal, None, wish, *three(D=columns, B=1, H=heads - 1, H_kv=heads - 1)) is None
 
 
+def test_in_order_queries_are_as_many_as_keys(on_hopper):
+    """Else more programs than blocks of queries want one dq: see test_attention_in_order.py."""
+    sizes = {"n_k": 8192, "B": 8}
+    assert one_pass_for(False, None, True, *three(8192, **sizes)) and one_pass_for(
+        False, None, True, *three(9000, **sizes)
+    )
+    assert one_pass_for(False, None, True, *three(8191, **sizes)) is None
+    assert one_pass_for(False, None, False, *three(8191, **sizes))
+
+
 @pytest.mark.parametrize("wish", [True, False])
 def test_lengths_and_other_sizes_stay_with_two_passes(wish, on_hopper):
     assert one_pass_for(False, torch.ones(2), wish, *three()) is None

@@ -321,11 +321,18 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     entry = table.get((q.shape[-1], causal))
     if entry is None or k_lengths is not None:
         return None
+    if entry.in_order and _crowded(q, k):
+        return None
     if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * k.shape[:2].numel() < entry.tiles:
         return None
     if capability(q.device) != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
     return entry
+
+
+def _crowded(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """In order: whether programs would come to the same dq at the same time, as there are too few blocks of queries."""
+    return q.shape[2] < k.shape[2]
 
 
 def keys_shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Parts | None:
