@@ -176,4 +176,4 @@ def test_with_fewer_queries_than_keys_many_would_wait():
     entry = IN_ORDER[128, False]
     programs = everything(4, 16, 1, 1024, 16384, False, entry.block, entry.together, 132)
     _, took = run(programs, seen_after=1.4)
-    assert took > 3 * max(map(len, programs))
+    assert 3 < took / max(map(len, programs)) < 4  # and more than 70 without its own order for that
