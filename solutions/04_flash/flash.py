@@ -2599,7 +2599,7 @@ def draw_rates(rates, kernels, device):
         ]
         ax.plot(
             *zip(*places), plots.MARKERS[i],
-            color=plots.PALETTE[i], label=kernel, markersize=7,
+            color=plots.PALETTE[i], label=kernel, markersize=7, zorder=3 - i / 10,
         )  # fmt: skip
     ax.set_yticks(range(len(rates)), list(rates))
     ax.set(
