@@ -24,8 +24,8 @@ TABLES = {True: IN_ORDER, False: ONE_PASS}  # deterministic
 EACH = [(*key, wish) for wish, table in TABLES.items() for key in sorted(table)]
 # Bytes a thread, with either Triton, mostly around the loops: in those of blocks that are seen whole next to nothing.
 SPILLS = {
-    (64, False, True): 200, (64, False, False): 200, (64, True, True): 320, (64, True, False): 240,
-    (128, False, True): 64, (128, False, False): 64, (128, True, True): 300, (128, True, False): 160,
+    (64, False, True): 120, (64, False, False): 120, (64, True, True): 220, (64, True, False): 200,
+    (128, False, True): 64, (128, False, False): 64, (128, True, True): 380, (128, True, False): 160,
 }  # fmt: skip
 HOPPER_HAS = 232448  # bytes of shared memory for a program
 
