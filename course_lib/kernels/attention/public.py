@@ -118,7 +118,8 @@ def attention(
     deterministic: the same bits on every run. False, unless `torch.use_deterministic_algorithms(True)` forbids it,
     allows the last bits of dq to differ from run to run; those of o, dk and dv never do.
     On an H100 or H200 many calls at head sizes 64 and 128 go backward in one pass, either way, and take 4 B H n_q D
-    bytes for it (tuning.ONE_PASS and IN_ORDER). In order, that pass waits until it has the GPU for itself.
+    bytes for it (tuning.ONE_PASS and IN_ORDER). In order, that pass waits until it has the GPU for itself, and the last
+    bits of dq follow from the shapes of the whole batch and from how many multiprocessors the GPU has.
     """
     _check(q, k, v, k_lengths)
     assert isinstance(deterministic, bool), f"deterministic is True or False, not {deterministic!r}"
