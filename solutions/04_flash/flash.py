@@ -2024,10 +2024,10 @@ for row in one_pass:
 # Written in Gluon, the language below Triton's, with jobs for the warps (both in section 10), it takes 0.86 to 0.93 of
 # two passes' time on an H100 at 4096 keys, and 0.82 to 0.91 on an H200 at 4096 and 16384. Its additions can even come in
 # a fixed order, so that the result is the same every time (section 10 again): then it takes 0.86 to 0.97, and that is
-# what the library's `attention` runs at head sizes 64 and 128. The backward passes of cuDNN, NVIDIA's library, and of
-# FlashAttention-4 *are* one pass that adds to $dQ$. (`benchmarks/notes/attention.md` has all of them, and how we know it
-# of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as such need not. No table shows what
-# a result that is the same every time is worth when you look for a mistake.
+# what the library's `attention` runs for long calls at head sizes 64 and 128 on such a GPU. The backward passes of
+# cuDNN, NVIDIA's library, and of FlashAttention-4 *are* one pass that adds to $dQ$. (`benchmarks/notes/attention.md` has
+# all of them, and how we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as
+# such need not. No table shows what a result that is the same every time is worth when you look for a mistake.
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
@@ -2635,7 +2635,7 @@ if rates:
 # So forward ours takes up to 9 % more in turn and 10 % more alone, and backward 11 to 20 % and 4 to 17 %. Backward the
 # two do not do the same by default: ours gives the same bits in every run, and FlashAttention-4 adds to $dQ$ in whatever
 # order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 8 to 19 % more, and
-# where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % here, and nothing to 10 % there. At 256
+# where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % for ours, and nothing to 10 % for FlashAttention-4. At 256
 # tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is
 # wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.23 backward, in
 # turn (`python -m benchmarks beside_attention`).
@@ -3179,7 +3179,7 @@ Table(
 # | forward is 2.5 times slower than backward | not by its operators: the counts forbid it | doubt a time that is far from its count |
 # | buffers in fp32, cast at the store | right; p may be cast, the accumulator may not | ask of each buffer how often it is rounded |
 # | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
-# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. Whole tiles, added by the copy engine: 0.82 to 0.91 of it on an H200, and in a fixed order 0.86 to 0.97 | count the additions, then measure the kernel that you would use |
+# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. Whole tiles, added by the copy engine in a kernel with jobs for its warps: 0.82 to 0.91 of it on an H200, and in a fixed order 0.86 to 0.97 | count the additions, then measure the kernel that you would use |
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
 # | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |

@@ -200,7 +200,7 @@ def test_what_was_tried_with_the_tma_is_what_the_notes_say():
         "does the adding: 1.12 to 1.13 times the time of two passes",
         "it takes 0.86 to 0.93 of two passes' time on an H100 at 4096 keys, and 0.82 to 0.91 on an H200 at 4096 and",
         "the result is the same every time (section 10 again): then it takes 0.86 to 0.97",
-        "Whole tiles, added by the copy engine: 0.82 to 0.91 of it on an H200, and in a fixed order 0.86 to 0.97",
+        "in a kernel with jobs for its warps: 0.82 to 0.91 of it on an H200, and in a fixed order 0.86 to 0.97",
         "is then 2 % faster for the course's kernel",
     )
     row = r"\| \d x 16 x (?:4096|16384) x \d+(?:, causal)? \| \*\*(\.\d+)\*\*[^|]* \| [^|]* \| (\.\d+) \|"
@@ -254,7 +254,7 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
     says(FLASH, "beside that ours takes 8 to 19 % more, and where both add in any order 5 to 13 % more.")
     says(FLASH, "where both keep an order, ours takes 1.08 to 1.19, and where both add in any order 1.05 to 1.13.")
     says(FLASH, "Backward ours keeps the same bits in every run,", "and FlashAttention-4's default does not;")
-    says(FLASH, "What the same bits cost is 4 to 6 % here, and nothing to 10 % there.")
+    says(FLASH, "What the same bits cost is 4 to 6 % for ours, and nothing to 10 % for FlashAttention-4.")
     cost = [row["what the same bits cost"] for name, row in rows.items() if "any order" in name]
     assert (len(cost), round(min(cost), 2), round(max(cost), 2)) == (5, 1.04, 1.06)
     assert (round(min(theirs), 2), round(max(theirs), 2)) == (0.99, 1.10)

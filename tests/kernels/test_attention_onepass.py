@@ -43,6 +43,7 @@ def everywhere(monkeypatch):
     for name, table in (("IN_ORDER", IN_ORDER), ("ONE_PASS", ONE_PASS)):
         monkeypatch.setattr(tuning, name, {key: replace(entry, least=1, tiles=1) for key, entry in table.items()})
     monkeypatch.setattr(tuning, "_crowded", lambda q, k: False)
+    monkeypatch.setattr(tuning, "FULL_ROUNDS", 0.0)
     monkeypatch.setattr(backward, "write_gradients", spy)
     return ran
 
@@ -50,6 +51,7 @@ def everywhere(monkeypatch):
 @pytest.fixture
 def on_hopper(monkeypatch):
     monkeypatch.setattr(tuning, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(tuning, "multiprocessors", lambda device: 132)
 
 
 def three(n_q=4096, n_k=4096, D=128, dtype=torch.bfloat16, B=2, H=16, H_kv=16):
@@ -98,6 +100,16 @@ def test_in_order_queries_are_as_many_as_keys(on_hopper):
         assert one_pass_for(False, None, True, *three(n_q, **sizes)).in_order
     assert one_pass_for(False, None, True, *three(8191, **sizes)) is None
     assert one_pass_for(False, None, False, *three(8191, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("n", "heads", "there"), [(4608, 8, False), (3072, 12, False), (2048, 12, True), (4096, 64, True)]
+)
+def test_in_order_a_last_round_is_not_nearly_empty(n, heads, there, on_hopper):
+    """144 pairs of tiles are two rounds for 132 programs; 96 are most of one, 1024 eight."""
+    tensors = three(n, n, B=1, H=heads, H_kv=heads)
+    assert bool(one_pass_for(True, None, True, *tensors)) is there
+    assert one_pass_for(True, None, False, *tensors), "any order: the hardware shares them out"
 
 
 @pytest.mark.parametrize("wish", [True, False])
@@ -163,7 +175,7 @@ def test_the_wish_reaches_the_backward_pass_by_every_way(make, monkeypatch):
     compiled(*leaves).backward(do)
     assert asked == [False]
     asked.clear()
-    monkeypatch.setattr(packed, "ONE_PASS", {(16, False): None})
+    monkeypatch.setattr(packed, "ONE_PASS", {(16, False): OnePass(64, together=1, least=17, tiles=1)})
     monkeypatch.setattr(packed, "one_pass_for", lambda causal, lengths, wish, *tensors: asked.append(wish))
     qkv = torch.randn(1, 17, 3, 2, 16, device=DEVICE, requires_grad=True)
     for wish in (True, False):
@@ -234,6 +246,8 @@ SHAPES = [  # B, H, H_kv, n_q, n_k, D
     (1, 8, 1, 257, 129, 64),
     (2, 4, 2, 513, 640, 64),
     (40, 8, 8, 300, 300, 128),
+    (8, 16, 8, 700, 500, 64),
+    (8, 16, 8, 700, 500, 128),
 ]
 
 

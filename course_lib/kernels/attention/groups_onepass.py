@@ -32,7 +32,7 @@ nobody waits for long, and that the warp that adds has nothing else to do:
     two more      warps: one asks the counter, one counts. Asking, waiting until a tile has been added and counting
     jobs          take longer one after the other than a turn does
     one launch    of no more programs than run at once, all of them or none (a cooperative launch), as they wait in a
-                  circle: program 1 for 2, 2 for 3, and the last one for 1. Another kernel on the GPU makes it wait
+                  circle: program 1 for 2, 2 for 3, and the last for 1. It begins when so many multiprocessors are free
 
 What is asked for when, the warp that adds, two consumers who share ds, and the counters follow FlashAttention-3 (Shah
 and others, 2024) and FlashAttention-4; that programs of a head begin apart, and that causal tiles come in pairs, are
@@ -56,7 +56,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from course_lib.kernels.attention.groups import HALF, ROWS, descriptors, term_descriptors
 from course_lib.kernels.attention.masks import probabilities, query_range
 from course_lib.kernels.attention.rows import LOG2_E
-from course_lib.kernels.attention.sums import finish, prepare, sums_and_counters
+from course_lib.kernels.attention.sums import COUNTED, finish, prepare, sums_and_counters
 from course_lib.kernels.attention.tuning import OnePass
 from course_lib.kernels.descriptors import make_context_current
 from course_lib.kernels.hardware import multiprocessors
@@ -95,6 +95,9 @@ def _asm(TEXT: gl.constexpr, ptr, number):
 @gluon.jit
 def _await_added(turn):
     gl.inline_asm_elementwise(_ADDED, "=r,r", [turn], dtype=gl.int32, is_pure=False, pack=1)
+
+
+assert HALF.value == COUNTED.value, "a counter for each HALF queries"
 
 
 @gluon.jit
@@ -388,7 +391,7 @@ def _step(
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
     CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """All of block number `turn` but its dq, and dq of the block before."""
+    """All of a block but its dq, and dq of the block before; the turn of the last dq of a tile brings no block."""
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
     _held, q_ring, do_ring, met, dq_rings = rings
     q_place = arrived(q_ring, turn)

@@ -75,8 +75,9 @@ def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     """dqkv, and the gradient of the bias, None where there is none."""
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
     blocks = sums = None
-    # A look at what nearly always forbids it costs less than twelve views.
-    if k_lengths is None and (qkv.shape[-1], False) in ONE_PASS:
+    # A look at what nearly always forbids it costs less than twelve views. In order it is from more keys on.
+    entry = ONE_PASS.get((qkv.shape[-1], False))
+    if k_lengths is None and entry is not None and qkv.shape[1] >= entry.least:
         q, *others = _apart(qkv)
         blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
         sums = room(q, blocks)
