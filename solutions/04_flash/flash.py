@@ -2552,9 +2552,10 @@ results.beside("lesson04.together_memory", peaks, unit="MiB")
 # size 128, fp16, on an H100 with 80 GB. In the figure a point is one kernel in one case, named by batch x heads x
 # tokens x head size. "Ours" is plain Triton in some rows and Gluon in others: section 10 says which, and what makes
 # such kernels fast. In rows "in any order" ours adds to $dQ$ as its programs come, `deterministic=False`; the default is
-# the same bits in every run. `flash 4 in order` is FlashAttention-4 with its `deterministic=True`. (All of these are products at the limit of power, timed in turn on one chip, where one pays for the heat of the other.
-# So ours and the best peer were also timed each alone, for a second; the figure has the times in turn. Lesson 05,
-# section 5, has a product for which the two ways differ.)
+# the same bits in every run. `flash 4 in order` is FlashAttention-4 with its `deterministic=True`. (All of these are
+# products at the limit of power, timed in turn on one chip, where one pays for the heat of the other. So ours and the
+# best peer were also timed each alone, for a second; the figure has the times in turn. Lesson 05, section 5, has a
+# product for which the two ways differ.)
 
 # %%
 rates = {}
@@ -2635,10 +2636,10 @@ if rates:
 # So forward ours takes up to 9 % more in turn and 10 % more alone, and backward 11 to 20 % and 4 to 17 %. Backward the
 # two do not do the same by default: ours gives the same bits in every run, and FlashAttention-4 adds to $dQ$ in whatever
 # order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 8 to 19 % more, and
-# where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % for ours, and nothing to 10 % for FlashAttention-4. At 256
-# tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is
-# wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.23 backward, in
-# turn (`python -m benchmarks beside_attention`).
+# where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % for ours, and nothing to 10 % for
+# FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as
+# $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time
+# forward and 1.23 backward, in turn (`python -m benchmarks beside_attention`).
 #
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.91 and, causal,
 # 0.94 of its time at 64, and 1.00 to 1.05 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.92 to

@@ -259,14 +259,14 @@ def _produce(
 
 
 @gluon.jit
-def _ask(
-    added_ptr, may, sizes,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr,
+def _count_turns(
+    added_ptr, ring, sizes,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr, ASKS: gl.constexpr,
 ):  # fmt: skip
-    """The warp that waits until it is this program's turn to add."""
+    """Beside the warp that adds: one warp waits until it is this program's turn, and one counts what has been added."""
     kv_heads, n_q, _n_k, _items = sizes
     counters = gl.cdiv(n_q, HALF)
-    full, empty = may
+    full, empty = ring
     turn = 0
     for step in range(_steps(sizes, CAUSAL, True)):
         _block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, True)
@@ -274,31 +274,15 @@ def _ask(
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
                 j = _nth(i, first, end, turned, CAUSAL, True)
-                mbarrier.wait(empty.index(turn % 2), ((turn // 2) & 1) ^ 1)
-                at = added_ptr + row * counters + j * (BLOCK_M // HALF)
-                _asm(_AWAIT, at, _before(j, step, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER))
-                mbarrier.arrive(full.index(turn % 2), count=1)
-                turn += 1
-
-
-@gluon.jit
-def _tell(
-    added_ptr, done, sizes,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr,
-):  # fmt: skip
-    """The warp that counts what has been added."""
-    kv_heads, n_q, _n_k, _items = sizes
-    counters = gl.cdiv(n_q, HALF)
-    turn = 0
-    for step in range(_steps(sizes, CAUSAL, True)):
-        _block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, True)
-        for member in range(GROUP):
-            row = (batch * kv_heads + kv_head) * GROUP + member
-            for i in range(first, end):
-                j = _nth(i, first, end, turned, CAUSAL, True)
-                arrived(done, turn)
-                _asm(_COUNT, added_ptr + row * counters + j * (BLOCK_M // HALF), 1)
-                release(done, turn)
+                counter = added_ptr + row * counters + j * (BLOCK_M // HALF)
+                if ASKS:
+                    mbarrier.wait(empty.index(turn % 2), ((turn // 2) & 1) ^ 1)
+                    _asm(_AWAIT, counter, _before(j, step, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER))
+                    mbarrier.arrive(full.index(turn % 2), count=1)
+                else:
+                    arrived(ring, turn)
+                    _asm(_COUNT, counter, 1)
+                    release(ring, turn)
                 turn += 1
 
 
@@ -534,8 +518,8 @@ def one_pass_in_groups_kernel(
                 (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, True)),
                 (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, True)),
                 (_add, (dq_desc, (dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, True)),
-                (_ask, (added_ptr, may, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER)),
-                (_tell, (added_ptr, done, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER)),
+                (_count_turns, (added_ptr, may, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, True)),
+                (_count_turns, (added_ptr, done, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, False)),
             ],
             [4, 1, 1, 1, 1],  # warps of all but the first
             [240, 24, 24, 24, 24],  # and their registers
