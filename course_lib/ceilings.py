@@ -3,6 +3,7 @@
 Use `course_lib.device.ceilings()`, which keeps the results of these measurements.
 """
 
+import functools
 import statistics
 import time
 
@@ -10,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["on_gpu", "on_host"]
+__all__ = ["in_a_graph", "on_gpu", "on_host"]
 
 # Smaller copies pay for ramping up: an H200 copies 64 MB a seventh slower than 2 GiB.
 COPY_BYTES = 2 << 30
@@ -119,6 +120,21 @@ def _gpu_launch() -> float:
         samples.append((time.perf_counter() - begin) / 100)
     torch.cuda.synchronize()
     return statistics.median(samples)
+
+
+@functools.cache
+def in_a_graph() -> float:
+    """Seconds a small operation in a graph that is replayed: the device starts it, whatever the host does meanwhile."""
+    x = torch.zeros(256, device="cuda")
+    torch.sin(x, out=x)
+    torch.cuda.synchronize()
+    graph, operations = torch.cuda.CUDAGraph(), 480
+    with torch.cuda.graph(graph):
+        for _ in range(operations):
+            torch.sin(x, out=x)
+    graph.replay()
+    # Several in a row: the first of them starts when the host has launched it.
+    return statistics.median([_event_seconds(graph.replay, calls=8) / 8 for _ in range(15)]) / operations
 
 
 def _gpu_cos() -> float:
