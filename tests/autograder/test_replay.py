@@ -853,9 +853,8 @@ def test_a_kernel_is_made_of_the_text_with_what_its_names_stand_for():
     text = kernels.Text({"a": HELPER})
     tl = {"module": "triton.language"}
     value = {"constexpr": 2}
-    text.tell(
-        {0: told("kernel", 8, tl=tl, twice={"kernel": 1}), 1: told("twice", 5, TWO={"value": value})}, lambda v: 2
-    )
+    names = {0: told("kernel", 8, tl=tl, twice={"kernel": 1}), 1: told("twice", 5, TWO={"value": value})}
+    text.tell(names, lambda v: triton.language.constexpr(v["constexpr"]))  # as playing.py does
     x = torch.arange(5.0, device=DEVICE)
     out = torch.zeros(5, device=DEVICE)
     text.kernel(0)[(1,)](out, x, 5)
