@@ -25,6 +25,7 @@ from course_lib.kernels.attention.backward import row_terms, write_dkdv, write_d
 from course_lib.kernels.attention.forward import forward, write_forward
 from course_lib.kernels.attention.sums import room
 from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, tuned
+from course_lib.kernels.columns import split
 from course_lib.timing import compare
 
 SHAPES = [case[:5] for case in CASES if case[2] <= 4096] + [(4, 16, 4096, 72, True)]
@@ -37,9 +38,11 @@ GROUP_SHAPES = [(4, 16, 4096, 72, False), (4, 16, 4096, 72, True), (256, 16, 256
 GROUP_SHAPES += [(32, 16, 512, head_size, causal) for head_size in (128, 64) for causal in (False, True)]
 GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
 GROUP_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in (32, 48, 96) for causal in (False, True)] + FEW_HEADS
+NARROW = (16, 32, 40, 48, 72, 80, 96, 112)  # head sizes for one pass that no case measures
 PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4}
 PRODUCTS |= {"one pass": 5, "one pass in order": 5}
 ONE_PASS_SHAPES = [case[:5] for case in CASES if case[2] == 4096]
+ONE_PASS_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in NARROW for causal in (False, True)]
 ONE_PASS_SHAPES += [(B, 16, 16384 // B, *rest) for B in (8, 16, 32) for _, _, _, *rest in ONE_PASS_SHAPES]
 # Likeliest first. Queries and keys a block, warps, stages, where it pays a limit on registers, keys at the edge a turn.
 CANDIDATES = {
@@ -71,9 +74,9 @@ CANDIDATES = {
     "dkdv groups": [
         (64, 4, 2), (32, 4, 1), (64, 3, 1, False), (64, 3, 2), (32, 4, 2),
     ],
-    # Heads together.
-    "one pass": [(4,), (8,), (1,), (16,), (2,)],
-    "one pass in order": [(4,), (16,), (2,), (8,), (32,)],
+    # Heads together; queries a turn and stages, where others than the tables' are tried.
+    "one pass": [(4,), (8,), (1,), (16,), (2,), (8, 64, 3)],
+    "one pass in order": [(4,), (16,), (2,), (8,), (32,), (8, 64, 3), (16, 64, 3), (8, 128, 3), (16, 128, 3)],
 }  # fmt: skip
 
 
@@ -120,7 +123,9 @@ def _ready(kernel: str, shape: tuple):
     def run_one_pass(blocks):
         if blocks is not None:
             in_order = kernel == "one pass in order"
-            blocks = OnePass(8192 // q.shape[-1], *blocks, least=1, tiles=1, in_order=in_order)
+            usual = 128 if sum(split(q.shape[-1])) <= 64 else 64, 2
+            together, block, stages = *blocks, *usual[len(blocks) - 1 :]
+            blocks = OnePass(block, together, least=1, tiles=1, in_order=in_order, stages=stages)
         more = None, None, blocks, False, room(q, blocks)
         write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
         return dq, dk, dv

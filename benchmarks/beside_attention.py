@@ -94,7 +94,8 @@ def cases(shape: Shape) -> Iterator[Case]:
     ways = [("forward", "forward", tabled._forward, ours, 1.0)]
     if shape.n_q > 1:
         ways.append(("backward", "backward", tabled._backward, ours, 2.5))
-    if shape.n_q > 1 and one_pass_for(shape.causal, lengths, False, q, k, v, do):
+    blocks = one_pass_for(shape.causal, lengths, False, q, k, v, do) if shape.n_q > 1 else None
+    if blocks and not blocks.in_order:
         free = partial(ours, deterministic=False)
         if far := _far(free, want, q, k, v, do, 1.0, "backward"):
             raise Red(f"attention in any order is wrong at {shape}: relative errors {far}")

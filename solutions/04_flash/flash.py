@@ -2024,10 +2024,11 @@ for row in one_pass:
 # Written in Gluon, the language below Triton's, with jobs for the warps (both in section 10), it takes 0.86 to 0.93 of
 # two passes' time on an H100 at 4096 keys, and 0.82 to 0.91 on an H200 at 4096 and 16384. Its additions can even come in
 # a fixed order, so that the result is the same every time (section 10 again): then it takes 0.86 to 0.97, and that is
-# what the library's `attention` runs for long calls at head sizes 64 and 128 on such a GPU. The backward passes of
-# cuDNN, NVIDIA's library, and of FlashAttention-4 *are* one pass that adds to $dQ$. (`benchmarks/notes/attention.md` has
-# all of them, and how we know it of cuDNN.) So one addition an element in a plain Triton kernel loses, and atomics as
-# such need not. No table shows what a result that is the same every time is worth when you look for a mistake.
+# what the library's `attention` runs for long calls on such a GPU. (These ratios are of head sizes 64 and 128.) The
+# backward passes of cuDNN, NVIDIA's library, and of FlashAttention-4 *are* one pass that adds to $dQ$.
+# (`benchmarks/notes/attention.md` has all of them, and how we know it of cuDNN.) So one addition an element in a plain
+# Triton kernel loses, and atomics as such need not. No table shows what a result that is the same every time is worth
+# when you look for a mistake.
 
 # %% [markdown]
 # ## 8. What fits on a multiprocessor
@@ -2639,7 +2640,7 @@ if rates:
 # where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % for ours, and nothing to 10 % for
 # FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as
 # $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time
-# forward and 1.23 backward, in turn (`python -m benchmarks beside_attention`).
+# forward and 1.05 backward, in turn (`python -m benchmarks beside_attention`).
 #
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.91 and, causal,
 # 0.94 of its time at 64, and 1.00 to 1.05 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.92 to

@@ -273,8 +273,7 @@ def test_the_recorded_clock_of_an_h200_agrees_with_the_events_of_the_device():
     rows = [row for row in load("clock", "h200")["rows"] if 50 <= row["events_us"] <= 5000]
     sure = [row for row in rows if (row["high_us"] - row["low_us"]) / 2 <= clock.NARROW * row["clock_us"]]
     assert len(sure) >= 5 and {row["kernel"] for row in sure} == {row["kernel"] for row in rows}
-    missed = {row["name"]: row["ratio"] for row in sure if abs(row["ratio"] - 1) > 0.02}
-    assert missed == {"n = 67108864, repeat = 1": pytest.approx(1.0315, abs=1e-4)}  # why: benchmarks/notes/grading.md
+    assert [row["name"] for row in sure if abs(row["ratio"] - 1) > 0.02] == []
     outside = [row for row in rows if not 0.98 * row["low_us"] <= row["events_us"] <= 1.02 * row["high_us"]]
     assert outside == []
 

@@ -61,6 +61,16 @@ def test_full_points_for_speed_are_what_the_lessons_promise():
     says(ROOFLINE, "Full points for speed: within 10 % of the larger of one read", "or within 10 % of our own kernel's")
     says(ROOFLINE, "Full points for speed: within 10 % of one read and one write")
     assert [exercise.get(f"roofline.{name}").speed.full for name in ("chain", "softmax")] == [0.9, 0.9]
+    says(
+        ROOFLINE,
+        "with 8 inputs of 256 numbers a call,",
+        "an operation costs at most 1.25 times what it costs in a graph",
+    )
+    says(ROOFLINE, "none at 1.43 times.", "the referee counts what the GPU runs, 48 operations for each input.")
+    speed = exercise.get("roofline.graph").speed
+    assert (1 / speed.full, round(1 / speed.none, 2)) == (1.25, 1.43)
+    drawn = speed.cases[0].draw(exercise.Draw(1, "cpu", "gpu")).args
+    assert drawn["xs"].shape == (8, 256) and speed.least_kernels(drawn) == 8 * 48
 
 
 def test_the_scores_on_a_cpu_fit_into_a_cache_and_the_slow_host_needs_60_us_a_launch():
@@ -269,9 +279,9 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
     says(FLASH, "its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is wrong is not timed.")
     small = [rows[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
     assert all("flash 4 us" not in row for row in small) and small[1]["error of flash 4"] > 1
-    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.23 backward,")
+    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.05 backward,")
     long = [whole_rows("beside_attention")[f"attention {way} 4 x 16 x 4096 x 72"] for way in ("forward", "backward")]
-    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.00), ("flash 4", 1.23)]
+    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.00), ("flash 4", 1.05)]
 
 
 def test_the_condition_of_gelu_is_what_lesson_05_says():

@@ -105,10 +105,11 @@ def _in_one_pass(B, H, H_kv, n_q, n_k, D, causal, in_order):
     from course_lib.kernels.attention.backward import row_terms, write_gradients
     from course_lib.kernels.attention.sums import room
     from course_lib.kernels.attention.tuning import IN_ORDER, ONE_PASS
+    from course_lib.kernels.columns import split
 
     q, o, do, dq = (_tensor(B, H, n_q, D) for _ in range(4))
     k, v, dk, dv = (_tensor(B, H_kv, n_k, D) for _ in range(4))
-    l, blocks = _tensor(B, H, n_q, dtype=torch.float32), (IN_ORDER if in_order else ONE_PASS)[D, causal]
+    l, blocks = _tensor(B, H, n_q, dtype=torch.float32), (IN_ORDER if in_order else ONE_PASS)[sum(split(D)), causal]
     sizes = causal, 0.125, None, None, blocks, False
     yield write_gradients, (dq, dk, dv, row_terms(l), do, q, k, v, o, l, *sizes, room(q, blocks))
 
@@ -186,6 +187,7 @@ def calls():
     yield from _attention(2, 4, 4, 64, 64, 64, start=3)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, False, False)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, True, True)
+    yield from _in_one_pass(2, 4, 2, 64, 200, 72, False, True)
     yield from _packed(2, 64, 2, 72)
     yield from _views(2, 64, 2, 64)
     yield from _norm(64, 1152)

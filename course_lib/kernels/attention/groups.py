@@ -28,9 +28,11 @@ __all__ = [
     "fetch",
     "products",
     "send",
+    "store",
     "term_descriptors",
     "view",
     "wait_for_all",
+    "zeros",
 ]
 
 HALF = gl.constexpr(64)  # rows of one consumer: the M of every wgmma
@@ -89,6 +91,24 @@ def view(tiles, place, REST: gl.constexpr):
     if REST:
         rest_view = rest.index(place).reshape([ROWS, REST])
     return main_view, rest_view
+
+
+@gluon.jit
+def zeros(MAIN: gl.constexpr, REST: gl.constexpr):
+    """Sums of one consumer: (HALF, MAIN) and (HALF, REST) in fp32."""
+    main = gl.zeros([HALF, MAIN], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16]))
+    rest = main
+    if REST:
+        rest = gl.zeros([HALF, REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16]))
+    return main, rest
+
+
+@gluon.jit
+def store(to, acc, REST: gl.constexpr):
+    """The sums, rounded, to one place."""
+    to[0].store(acc[0].to(to[0].dtype))
+    if REST:
+        to[1].store(acc[1].to(to[0].dtype))
 
 
 @gluon.jit

@@ -24,9 +24,11 @@ from course_lib.kernels.attention.groups import (
     fetch,
     products,
     send,
+    store,
     term_descriptors,
     view,
     wait_for_all,
+    zeros,
 )
 from course_lib.kernels.attention.masks import keys_of, probabilities, queries_of, query_range
 from course_lib.kernels.attention.rows import LOG2_E
@@ -158,15 +160,6 @@ def _step(
 
 
 @gluon.jit
-def _zeros(MAIN: gl.constexpr, REST: gl.constexpr):
-    main = gl.zeros([HALF, MAIN], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16]))
-    rest = main
-    if REST:
-        rest = gl.zeros([HALF, REST], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST, 16]))
-    return main, rest
-
-
-@gluon.jit
 def _cut(acc, rows, REST: gl.constexpr):
     """Zeros behind the first `rows` rows: keys behind the length get no gradient, whatever their memory holds."""
     main, rest = acc
@@ -176,13 +169,6 @@ def _cut(acc, rows, REST: gl.constexpr):
         inside = gl.arange(0, HALF, gl.SliceLayout(1, rest.type.layout)) < rows
         rest = gl.where(inside[:, None], rest, 0.0)
     return main, rest
-
-
-@gluon.jit
-def _store(to, acc, REST: gl.constexpr):
-    to[0].store(acc[0].to(to[0].dtype))
-    if REST:
-        to[1].store(acc[1].to(to[0].dtype))
 
 
 @gluon.jit
@@ -206,7 +192,7 @@ def _consume(
         first, full, end = _blocks(first_n, n_q, n_k, n_valid, PADDED, CAUSAL, BLOCK_M, SAME_LENGTHS)
         first_own = first_n + WHICH * HALF
         offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
-        dk, dv = _zeros(MAIN, REST), _zeros(MAIN, REST)
+        dk, dv = zeros(MAIN, REST), zeros(MAIN, REST)
         k_place = arrived(rings[WHICH], count)
         k, v = view(k_tiles, k_place, REST), view(v_tiles, k_place, REST)
         for _member in range(GROUP):
@@ -247,8 +233,8 @@ def _consume(
         if PADDED:
             dk, dv = _cut(dk, n_valid - first_own, REST), _cut(dv, n_valid - first_own, REST)
         dk_scaled = dk[0] * scale, dk[1] * scale
-        _store(k, dk_scaled, REST)
-        _store(v, dv, REST)
+        store(k, dk_scaled, REST)
+        store(v, dv, REST)
         fence_async_shared()
         sync()
         send(outs[0], outs[1], k_tiles, k_place, batch, kv_head, first_own, REST)

@@ -8,10 +8,12 @@ of block t a consumer makes
     p = exp2(s - shift)    while dp is being made
     ds = p (dp - delta)    to shared memory too, as dq needs the ds of both consumers
     dv += pᵀ do            p is in registers
-    dq = ds k              of block t - 1, one half of it by each consumer, handed to the warp that adds
+    dq = ds k              of block t - 1, a part of it by each consumer, handed to the warp that adds
     dk += dsᵀ q            ds is in registers; made while dq is handed over
 
 Scores are turned, keys down and queries across, so p and ds come out of one product as the next one takes them.
+The parts of dq: half of 128 columns, half of the rows where columns are 64 or fewer, and where they are two tiles
+(columns.py: 72 are 64 + 16) one consumer has the first and one the second.
 dq comes a turn late: a consumer then never waits for the ds that its neighbour is just making. They meet at a barrier
 that each passes a turn after it arrived there. Every ds has two places, and so has dq on its way out.
 
@@ -39,6 +41,8 @@ and others, 2024) and FlashAttention-4; that programs of a head begin apart, and
 ideas of DASH (Qiang and others, 2026). benchmarks/notes/attention.md says what was measured.
 """
 
+import functools
+
 import triton
 from triton._C.libtriton import ir
 from triton.experimental import gluon
@@ -53,11 +57,27 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from course_lib.kernels.attention.groups import HALF, ROWS, descriptors, term_descriptors
+from course_lib.kernels.attention.groups import (
+    HALF,
+    ROWS,
+    add_products,
+    allocate,
+    allocate_terms,
+    descriptors,
+    fetch,
+    products,
+    send,
+    store,
+    term_descriptors,
+    view,
+    wait_for_all,
+    zeros,
+)
 from course_lib.kernels.attention.masks import probabilities, query_range
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.sums import COUNTED, finish, prepare, sums_and_counters
 from course_lib.kernels.attention.tuning import OnePass
+from course_lib.kernels.columns import split
 from course_lib.kernels.descriptors import make_context_current
 from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.launching import launch
@@ -98,6 +118,19 @@ def _await_added(turn):
 
 
 assert HALF.value == COUNTED.value, "a counter for each HALF queries"
+
+
+@functools.cache
+def _of_sums(columns: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(swizzle_byte_width=min(128, 4 * columns), element_bitwidth=32, rank=3)
+
+
+@gluon.jit
+def allocate_sums(desc):
+    """Two places for what one consumer hands over."""
+    rows: gl.constexpr = desc.block_type.shape[1]
+    columns: gl.constexpr = desc.block_type.shape[2]
+    return desc, gl.allocate_shared_memory(gl.float32, [2, 1, rows, columns], desc.layout)
 
 
 @gluon.jit
@@ -203,16 +236,14 @@ def _before(
 
 
 @gluon.jit
-def _hold(descs, tiles, rings, step, block, batch, kv_head, MAIN: gl.constexpr):
+def _hold(k, v, rings, step, block, batch, kv_head, MAIN: gl.constexpr, REST: gl.constexpr):
     """Ask for k and v of a block, in the places that the last ones leave."""
-    k_desc, v_desc = descs
-    k, v = tiles
-    _place_k, k_bar = claim(rings[0], step, 2 * 2 * HALF * MAIN)
-    _place_v, v_bar = claim(rings[1], step, 2 * 2 * HALF * MAIN)
+    _place_k, k_bar = claim(rings[0], step, 2 * 2 * HALF * (MAIN + REST))
+    _place_v, v_bar = claim(rings[1], step, 2 * 2 * HALF * (MAIN + REST))
     for half in gl.static_range(2):
-        at = [batch, kv_head, (2 * block + half) * HALF, 0]
-        tma.async_copy_global_to_shared(k_desc, at, k_bar, k.index(half))
-        tma.async_copy_global_to_shared(v_desc, at, v_bar, v.index(half))
+        row = (2 * block + half) * HALF
+        fetch(k, half, k_bar, batch, kv_head, row, REST)
+        fetch(v, half, v_bar, batch, kv_head, row, REST)
 
 
 @gluon.jit
@@ -227,32 +258,32 @@ def _bring_nothing(ring, turn):
 @gluon.jit
 def _produce(
     tensors, rings, sizes,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, TOGETHER: gl.constexpr,
-    ORDERED: gl.constexpr,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
+    TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
-    k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, k, v, q, do, shift, delta = tensors
+    k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
     kv_heads = sizes[0]
-    BYTES: gl.constexpr = 2 * BLOCK_M * MAIN + 4 * BLOCK_M
+    BYTES: gl.constexpr = 2 * BLOCK_M * (MAIN + REST) + 4 * BLOCK_M
     turn = 0
     for step in range(_steps(sizes, CAUSAL, ORDERED)):
         block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
         if first >= end:
-            _hold((k_desc, v_desc), (k, v), held, step, block, batch, kv_head, MAIN)
+            _hold(k, v, held, step, block, batch, kv_head, MAIN, REST)
         for member in range(GROUP):
             head = kv_head * GROUP + member
             row = batch * kv_heads * GROUP + head
             for i in range(first, end):
                 first_m = _nth(i, first, end, turned, CAUSAL, ORDERED) * BLOCK_M
                 place, bar = claim(q_ring, turn, BYTES)
-                tma.async_copy_global_to_shared(q_desc, [batch, head, first_m, 0], bar, q.index(place))
-                tma.async_copy_global_to_shared(shift_desc, [row, first_m], bar, shift.index(place))
+                fetch(q, place, bar, batch, head, first_m, REST)
+                tma.async_copy_global_to_shared(shift[0], [row, first_m], bar, shift[1].index(place))
                 place, bar = claim(do_ring, turn, BYTES)
-                tma.async_copy_global_to_shared(do_desc, [batch, head, first_m, 0], bar, do.index(place))
-                tma.async_copy_global_to_shared(delta_desc, [row, first_m], bar, delta.index(place))
+                fetch(do, place, bar, batch, head, first_m, REST)
+                tma.async_copy_global_to_shared(delta[0], [row, first_m], bar, delta[1].index(place))
                 turn += 1
                 if (member == 0) & (i == first):  # q and do come while dk and dv of the block before leave
-                    _hold((k_desc, v_desc), (k, v), held, step, block, batch, kv_head, MAIN)
+                    _hold(k, v, held, step, block, batch, kv_head, MAIN, REST)
         _bring_nothing(q_ring, turn)  # in the turn of the last dq
         _bring_nothing(do_ring, turn)
         turn += 1
@@ -288,11 +319,11 @@ def _count_turns(
 
 @gluon.jit
 def _add(
-    dq_desc, dq, in_turn, rings, sizes,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, TOGETHER: gl.constexpr,
-    ORDERED: gl.constexpr,
+    dq, in_turn, rings, sizes,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
+    TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
-    """The warp that has the copy engine add: both halves of a tile of dq, block after block."""
+    """The warp that has the copy engine add: what each consumer has of a tile of dq, block after block."""
     _held, _q_ring, _do_ring, _met, dq_rings = rings
     may, done = in_turn
     kv_heads = sizes[0]
@@ -312,10 +343,13 @@ def _add(
                     release(may, added)
                 for half in gl.static_range(2):
                     place = arrived(dq_rings[half], turn)
-                    if MAIN == 128:
-                        async_add(dq_desc, [row, first_m, half * 64], dq[half].index(place))
+                    desc, tile = dq[half]
+                    if REST:
+                        async_add(desc, [row, first_m, half * MAIN], tile.index(place))
+                    elif MAIN == 128:
+                        async_add(desc, [row, first_m, half * 64], tile.index(place))
                     else:
-                        async_add(dq_desc, [row, first_m + half * 64, 0], dq[half].index(place))
+                        async_add(desc, [row, first_m + half * 64, 0], tile.index(place))
                 for half in gl.static_range(2):
                     tma.store_wait(1 - half)  # the copy engine has read this half
                     release(dq_rings[half], turn)
@@ -329,36 +363,30 @@ def _add(
 
 
 @gluon.jit
-def _product(a, b, S: gl.constexpr):
-    """a bᵀ, asked for: a (M, D), b (N, D) -> (M, N)"""
-    M: gl.constexpr = a.shape[0]
-    N: gl.constexpr = b.shape[0]
-    zeros = gl.zeros([M, N], gl.float32, S)
-    return warpgroup_mma(a, b.permute([1, 0]), zeros, use_acc=False, is_async=True)
-
-
-@gluon.jit
-def _dq(k, ds_tiles, place, WHICH: gl.constexpr, MAIN: gl.constexpr):
-    """A consumer's half of dq = ds k, asked for: 64 columns of 128, or where there are 64, 64 rows of 128."""
-    DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
-    dq = gl.zeros([64, 64], gl.float32, DQ)
+def _dq(k, ds_tiles, place, WHICH: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr):
+    """A consumer's part of dq = ds k, asked for."""
+    ds = ds_tiles[0].index(place), ds_tiles[1].index(place)
+    ROWS: gl.constexpr = ds_tiles[0].shape[2] if REST else 64
+    COLUMNS: gl.constexpr = (REST if WHICH else MAIN) if REST else (64 if MAIN == 128 else MAIN)
+    DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    dq = gl.zeros([ROWS, COLUMNS], gl.float32, DQ)
     for half in gl.static_range(2):
-        a = ds_tiles[half].index(place)
-        b = k.index(half).reshape([HALF, MAIN])
+        a = ds[half]
+        b = view(k, half, REST)[WHICH if REST else 0]
         if MAIN == 128:
             b = b.slice(WHICH * 64, 64, dim=1)
-        else:
+        elif REST == 0:
             a = a.slice(WHICH * 64, 64, dim=1)
-        dq = warpgroup_mma(a.permute([1, 0]), b, dq, use_acc=half == 1, is_async=True)  # (64, HALF) (HALF, 64)
+        dq = warpgroup_mma(a.permute([1, 0]), b, dq, use_acc=half == 1, is_async=True)  # (ROWS, HALF) (HALF, COLUMNS)
     return dq
 
 
 @gluon.jit
-def _hand_over(dq, dq_tile, ring, turn):
+def _hand_over(dq, to, ring, turn):
     full, empty = ring
     PLACES: gl.constexpr = full.shape[0]
     mbarrier.wait(empty.index(turn % PLACES), ((turn // PLACES) & 1) ^ 1)
-    dq_tile.index(turn % PLACES).reshape([64, 64]).store(dq)
+    to[1].index(turn % PLACES).reshape([dq.shape[0], dq.shape[1]]).store(dq)
     fence_async_shared()
     mbarrier.arrive(full.index(turn % PLACES), count=1)
 
@@ -370,42 +398,52 @@ def _await_before(met, turn):
 
 
 @gluon.jit
+def _wait_for_all_but_dk(dv, p, dq, REST: gl.constexpr):
+    main, rest = dv
+    if REST:
+        main, rest, p, dq = warpgroup_mma_wait(2, deps=[main, rest, p, dq])
+    else:
+        main, p, dq = warpgroup_mma_wait(1, deps=[main, p, dq])
+    return (main, rest), p, dq
+
+
+@gluon.jit
 def _step(
     dk, dv, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
-    WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+    WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, S: gl.constexpr,
+    P: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """All of a block but its dq, and dq of the block before; the turn of the last dq of a tile brings no block."""
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
     _held, q_ring, do_ring, met, dq_rings = rings
     q_place = arrived(q_ring, turn)
-    q_tile = q.index(q_place).reshape([BLOCK_M, MAIN])
-    s = _product(k.index(WHICH).reshape([HALF, MAIN]), q_tile, S)
+    q_tile = view(q, q_place, REST)
+    s = products(view(k, WHICH, REST), q_tile, REST, S)  # (HALF, BLOCK_M)
     do_place = arrived(do_ring, turn)
-    do_tile = do.index(do_place).reshape([BLOCK_M, MAIN])
-    dp = _product(v.index(WHICH).reshape([HALF, MAIN]), do_tile, S)
-    s = warpgroup_mma_wait(1, deps=[s])
+    do_tile = view(do, do_place, REST)
+    dp = products(view(v, WHICH, REST), do_tile, REST, S)
+    s = warpgroup_mma_wait(2 if REST else 1, deps=[s])
     offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S))
     p = probabilities(
-        s, shift.index(q_place).load(S), offs_m[None, :], offs_n[:, None], n_k, diagonal, scale_log2,
+        s, shift[1].index(q_place).load(S), offs_m[None, :], offs_n[:, None], n_k, diagonal, scale_log2,
         CAUSAL, False, MASKED,
     )  # fmt: skip
-    p_rounded = gl.convert_layout(p.to(k.dtype), P)
+    p_rounded = gl.convert_layout(p.to(k[0].dtype), P)
     dp = warpgroup_mma_wait(0, deps=[dp])
-    ds_rounded = (p * (dp - delta.index(do_place).load(S))).to(k.dtype)
-    dv = warpgroup_mma(p_rounded, do_tile, dv, is_async=True)
+    ds_rounded = (p * (dp - delta[1].index(do_place).load(S))).to(k[0].dtype)
+    dv = add_products(dv, p_rounded, do_tile, REST)
     # The other consumer arrives at this barrier after its dq of two blocks before, the last to read this place of ds.
     _await_before(met, turn)
     ds_tiles[WHICH].index(turn % 2).store(ds_rounded)
     fence_async_shared()
-    dq = _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)
+    dq = _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN, REST)
     ds_operand = gl.convert_layout(ds_rounded, P)
-    dk = warpgroup_mma(ds_operand, q_tile, dk, is_async=True)
-    dv, p_rounded, dq = warpgroup_mma_wait(1, deps=[dv, p_rounded, dq])
+    dk = add_products(dk, ds_operand, q_tile, REST)
+    dv, p_rounded, dq = _wait_for_all_but_dk(dv, p_rounded, dq, REST)
     mbarrier.arrive(met.index(turn % 2), count=1)
     _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
     release(do_ring, turn)
-    dk, ds_operand = warpgroup_mma_wait(0, deps=[dk, ds_operand])
+    dk, ds_operand = wait_for_all(dk, ds_operand, REST)
     release(q_ring, turn)
     return dk, dv
 
@@ -414,25 +452,22 @@ def _step(
 def _consume(
     given,
     WHICH: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
-    MAIN: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
-    ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16])
-    P: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
+    P: gl.constexpr = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16]), 2)
     MASK: gl.constexpr = CAUSAL or not WHOLE
     outs, tensors, rings, sizes, scale, scale_log2 = given
     k, v, _q, _do, _shift, _delta, ds_tiles, dq_tiles = tensors
     held, _q_ring, _do_ring, met, dq_rings = rings
     _kv_heads, n_q, n_k, _items = sizes
     diagonal = n_k - n_q
-    k_own, v_own = k.index(WHICH).reshape([HALF, MAIN]), v.index(WHICH).reshape([HALF, MAIN])
     turn = 0
     for step in range(_steps(sizes, CAUSAL, ORDERED)):
         block, batch, kv_head, first, plain, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
         first_own = (2 * block + WHICH) * HALF
         offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
-        dk = gl.zeros([HALF, MAIN], gl.float32, ACC)
-        dv = gl.zeros([HALF, MAIN], gl.float32, ACC)
+        dk, dv = zeros(MAIN, REST), zeros(MAIN, REST)
         # From the last block of queries on, those that see only some of the keys come last; else they come first.
         first_masked = gl.where(turned < 0, first, plain) if CAUSAL and ORDERED else plain
         arrived(held[0], step)
@@ -442,13 +477,13 @@ def _consume(
                 for j in range(first, first_masked):
                     dk, dv = _step(
                         dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True,
+                        WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
                     )  # fmt: skip
                     turn += 1
             for _ in range(end - plain if MASK else end - first):
                 dk, dv = _step(
                     dk, dv, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
-                    WHICH, BLOCK_M, MAIN, S, P, CAUSAL, False,
+                    WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, False,
                 )  # fmt: skip
                 turn += 1
             if CAUSAL and ORDERED:
@@ -456,11 +491,11 @@ def _consume(
                     j = first + plain - 1 - i
                     dk, dv = _step(
                         dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, S, P, CAUSAL, True,
+                        WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
                     )  # fmt: skip
                     turn += 1
         _await_before(met, turn)  # dq of the last block
-        dq = warpgroup_mma_wait(0, deps=[_dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN)])
+        dq = warpgroup_mma_wait(0, deps=[_dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN, REST)])
         _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
         for ring in gl.static_range(2):  # which brings neither q nor do
             arrived(rings[1 + ring], turn)
@@ -469,12 +504,13 @@ def _consume(
         mbarrier.arrive(met.index(turn % 2), count=1)
         mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
         turn += 1
-        k_own.store((dk * scale).to(k.dtype))
-        v_own.store(dv.to(k.dtype))
+        dk_scaled = dk[0] * scale, dk[1] * scale
+        store(view(k, WHICH, REST), dk_scaled, REST)
+        store(view(v, WHICH, REST), dv, REST)
         fence_async_shared()
         sync()
-        tma.async_copy_shared_to_global(outs[0], [batch, kv_head, first_own, 0], k.index(WHICH))
-        tma.async_copy_shared_to_global(outs[1], [batch, kv_head, first_own, 0], v.index(WHICH))
+        send(outs[0], outs[1], k, WHICH, batch, kv_head, first_own, REST)
+        send(outs[2], outs[3], v, WHICH, batch, kv_head, first_own, REST)
         tma.store_wait(0)
         sync()
         release(held[0], step)
@@ -483,22 +519,23 @@ def _consume(
 
 @gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k", "items"])
 def one_pass_in_groups_kernel(
-    dq_desc, dk_desc, dv_desc, k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, added_ptr,
+    dq_desc, dq_rest, dk_desc, dk_rest, dv_desc, dv_rest, k_desc, k_rest, v_desc, v_rest,
+    q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc, added_ptr,
     kv_heads, n_q, n_k, items, scale, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
-    STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    REST: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     DS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    k = gl.allocate_shared_memory(k_desc.dtype, [2, 1, 1, HALF, MAIN], k_desc.layout)
-    v = gl.allocate_shared_memory(k_desc.dtype, [2, 1, 1, HALF, MAIN], v_desc.layout)
-    q = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_M, MAIN], q_desc.layout)
-    do = gl.allocate_shared_memory(k_desc.dtype, [STAGES, 1, 1, BLOCK_M, MAIN], do_desc.layout)
+    k, v = allocate(k_desc, k_rest, 2, REST), allocate(v_desc, v_rest, 2, REST)
+    q, do = allocate(q_desc, q_rest, STAGES, REST), allocate(do_desc, do_rest, STAGES, REST)
     ds0 = gl.allocate_shared_memory(k_desc.dtype, [2, HALF, BLOCK_M], DS)
     ds1 = gl.allocate_shared_memory(k_desc.dtype, [2, HALF, BLOCK_M], DS)
-    dq0 = gl.allocate_shared_memory(gl.float32, [2, 1, 64, 64], dq_desc.layout)
-    dq1 = gl.allocate_shared_memory(gl.float32, [2, 1, 64, 64], dq_desc.layout)
-    shift = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], shift_desc.layout)
-    delta = gl.allocate_shared_memory(gl.float32, [STAGES, 1, BLOCK_M], delta_desc.layout)
+    dq0 = allocate_sums(dq_desc)
+    if REST:
+        dq1 = allocate_sums(dq_rest)
+    else:
+        dq1 = allocate_sums(dq_desc)
+    shift, delta = allocate_terms(shift_desc, STAGES), allocate_terms(delta_desc, STAGES)
     met = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
         mbarrier.init(met.index(i), count=2)
@@ -506,18 +543,18 @@ def one_pass_in_groups_kernel(
     rings = held, new_ring(STAGES, 2), new_ring(STAGES, 2), met, (new_ring(2, 1), new_ring(2, 1))
     may, done = new_ring(2, 1), new_ring(2, 1)
     fence_async_shared()
-    outs, sizes = (dk_desc, dv_desc), (kv_heads, n_q, n_k, items)
+    outs, sizes = (dk_desc, dk_rest, dv_desc, dv_rest), (kv_heads, n_q, n_k, items)
+    fetched = k, v, q, do, shift, delta
     tensors = k, v, q, do, shift, delta, (ds0, ds1), (dq0, dq1)
-    fetched = k_desc, v_desc, q_desc, do_desc, shift_desc, delta_desc, k, v, q, do, shift, delta
     given = outs, tensors, rings, sizes, scale, scale_log2
     # A constexpr that is given a second name becomes a number of the GPU's: hence every job is written out.
     if ORDERED:
         gl.warp_specialize(
             [
-                (_consume, (given, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, True)),
-                (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, True)),
-                (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, True)),
-                (_add, (dq_desc, (dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, True)),
+                (_consume, (given, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, True)),
+                (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, True)),
+                (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True)),
+                (_add, ((dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True)),
                 (_count_turns, (added_ptr, may, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, True)),
                 (_count_turns, (added_ptr, done, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, False)),
             ],
@@ -527,23 +564,27 @@ def one_pass_in_groups_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (given, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, False)),
-                (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, TOGETHER, False)),
-                (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, False)),
-                (_add, (dq_desc, (dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, TOGETHER, False)),
+                (_consume, (given, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, False)),
+                (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, False)),
+                (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False)),
+                (_add, ((dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False)),
             ],
             [4, 1, 1],
             [240, 24, 24],
         )
 
 
-SUMS = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=3)
-
-
-def sums_descriptor(sums) -> TensorDescriptor:
-    """(B H, n_q, D) fp32: what each consumer hands over, 64 rows of 64 columns."""
+def sums_descriptors(sums, block: int) -> tuple[TensorDescriptor, TensorDescriptor | None]:
+    """(B H, n_q, D) fp32: what a consumer hands over. Of two blocks of columns each consumer has one, all rows; of one
+    64 rows of 64 columns or less."""
     make_context_current(sums)
-    return TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, 64, 64], SUMS)
+    main, rest = split(sums.shape[2])
+    rows, columns = (block, (main, rest)) if rest else (64, (min(main, 64), 0))
+    tiles = (
+        TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, rows, n], _of_sums(n)) if n else None
+        for n in columns
+    )
+    return tuple(tiles)
 
 
 def settings(blocks: OnePass) -> dict:
@@ -555,6 +596,7 @@ def add_up(
     sums, added, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
     (B, H, _n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    main, rest = split(D)
     items = triton.cdiv(n_k, 2 * ROWS if causal and blocks.in_order else ROWS) * B * kv_heads
     programs = min(items, multiprocessors(q.device))
     if causal and not blocks.in_order:
@@ -563,11 +605,11 @@ def add_up(
     options = {"launch_cooperative_grid": True} if blocks.in_order else {}
     launch(
         one_pass_in_groups_kernel, (programs,),
-        sums_descriptor(sums),
-        *descriptors(HALF.value, D, 0, dk, dv, k, v)[::2], *descriptors(blocks.block, D, 0, q, do)[::2],
+        *sums_descriptors(sums, blocks.block),
+        *descriptors(HALF.value, main, rest, dk, dv, k, v), *descriptors(blocks.block, main, rest, q, do),
         *term_descriptors(blocks.block, shift, delta), added,
         kv_heads, q.shape[2], n_k, items, scale, scale * LOG2_E,
-        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=n_k % ROWS == 0, MAIN=D,
+        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=n_k % ROWS == 0, MAIN=main, REST=rest,
         **settings(blocks),
         **LAUNCH, **options,
     )  # fmt: skip

@@ -26,6 +26,7 @@ from course_lib.kernels.attention.forward import write_forward
 from course_lib.kernels.attention.public import attention_reference
 from course_lib.kernels.attention.sums import room
 from course_lib.kernels.attention.tuning import ONE_PASS, one_pass_for
+from course_lib.kernels.columns import split
 from course_lib.kernels.launching import planned
 
 __all__ = ["packed_attention", "packed_attention_operator", "packed_attention_reference"]
@@ -76,7 +77,7 @@ def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
     blocks = sums = None
     # A look at what nearly always forbids it costs less than twelve views. In order it is from more keys on.
-    entry = ONE_PASS.get((qkv.shape[-1], False))
+    entry = ONE_PASS.get((sum(split(qkv.shape[-1])), False))
     if k_lengths is None and entry is not None and qkv.shape[1] >= entry.least:
         q, *others = _apart(qkv)
         blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])

@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 
 from course_lib.kernels.attention.masks import head_start
-from course_lib.kernels.attention.rows import load_rows
+from course_lib.kernels.attention.rows import load_rows, scale_rows, spans, store_rows, zero_rows
 from course_lib.kernels.attention.terms import terms_of
 from course_lib.kernels.attention.tuning import OnePass
+from course_lib.kernels.columns import split
 from course_lib.kernels.launching import launch
 from course_lib.kernels.strides import in_units, unit_of
 
@@ -27,7 +28,8 @@ COUNTED = tl.constexpr(64)  # queries a counter, where additions come in order
 def prepare_kernel(
     sum_ptr, added_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
     heads, n_q, stride_terms, stride_o, stride_do,
-    HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """shift and delta, as dq_kernel makes them, and zeros for the sums, and for the counters if there are any."""
     blocks = tl.cdiv(n_q, BLOCK)
@@ -37,16 +39,17 @@ def prepare_kernel(
     offs_m = first_m + tl.arange(0, BLOCK)
     o_rows = (head_start(o_ptr, batch, head, stride_o, UNIT), stride_o[2], stride_o[3])
     do_rows = (head_start(do_ptr, batch, head, stride_do, UNIT), stride_do[2], stride_do[3])
-    o, _ = load_rows(o_rows, first_m, n_q, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
-    do, _ = load_rows(do_rows, first_m, n_q, BLOCK, HEAD, HEAD, 0, UNIT, False, True)
+    o, o_rest = load_rows(o_rows, first_m, n_q, BLOCK, HEAD, MAIN, REST, UNIT, WIDE, True)
+    do, do_rest = load_rows(do_rows, first_m, n_q, BLOCK, HEAD, MAIN, REST, UNIT, WIDE, True)
     dl_row = dl_ptr
     if dl_ptr is not None:
         dl_row = dl_ptr + row * n_q
-    shift, delta = terms_of(do, do, o, o, l_ptr + row * n_q, dl_row, offs_m, n_q, 0)
+    shift, delta = terms_of(do, do_rest, o, o_rest, l_ptr + row * n_q, dl_row, offs_m, n_q, REST)
     tl.store(shift_ptr + row * stride_terms + offs_m, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
-    at = sum_ptr + row * n_q * HEAD + offs_m[:, None] * HEAD + tl.arange(0, HEAD)[None, :]
-    tl.store(at, tl.zeros((BLOCK, HEAD), tl.float32), mask=(offs_m < n_q)[:, None])
+    zeros, zeros_rest = zero_rows(BLOCK, MAIN, REST)
+    to = sum_ptr + row * n_q * HEAD
+    store_rows(to, zeros, zeros_rest, first_m, n_q, (0, 0, HEAD, 1), BLOCK, HEAD, MAIN, REST, 1, False)
     if added_ptr is not None:
         COUNTERS: tl.constexpr = BLOCK // COUNTED
         offs = block * COUNTERS + tl.arange(0, COUNTERS)
@@ -57,35 +60,36 @@ def prepare_kernel(
 @triton.jit
 def finish_kernel(
     dq_ptr, sum_ptr, heads, n_q, stride_dq, scale,
-    HEAD: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dq of its sums: scaled and rounded."""
     blocks = tl.cdiv(n_q, BLOCK)
     block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    offs_m = block * BLOCK + tl.arange(0, BLOCK)
-    mask = (offs_m < n_q)[:, None]
-    offs_d = tl.arange(0, HEAD)[None, :]
-    x = tl.load(sum_ptr + row * n_q * HEAD + offs_m[:, None] * HEAD + offs_d, mask=mask, other=0.0)
-    start = head_start(dq_ptr, row // heads, row % heads, stride_dq, UNIT)
-    to = start + offs_m[:, None].to(tl.int64) * stride_dq[2] * UNIT + offs_d * stride_dq[3]
-    tl.store(to, (x * scale).to(dq_ptr.dtype.element_ty), mask=mask)
+    rows = (sum_ptr + row * n_q * HEAD, HEAD, 1)
+    dq, dq_rest = load_rows(rows, block * BLOCK, n_q, BLOCK, HEAD, MAIN, REST, 1, False, True)
+    dq, dq_rest = scale_rows(dq, dq_rest, tl.full((BLOCK,), 1.0, tl.float32) * scale, REST)
+    to = head_start(dq_ptr, row // heads, row % heads, stride_dq, UNIT)
+    store_rows(to, dq, dq_rest, block * BLOCK, n_q, stride_dq, BLOCK, HEAD, MAIN, REST, UNIT, WIDE)
 
 
 def prepare(sums, added, shift, delta, do, q, o, l, dl) -> None:
     (B, H, n_q, D), unit = q.shape, unit_of(o, do)
+    main, rest = split(D)
     launch(
         prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
         sums, added, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
         H, n_q, shift.stride(0), in_units(o, unit), in_units(do, unit),
-        HEAD=D, UNIT=unit, BLOCK=ROWS, num_warps=8,
+        HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, o, do), BLOCK=ROWS, num_warps=8,
     )  # fmt: skip
 
 
 def finish(dq, sums, scale: float) -> None:
     (B, H, n_q, D), unit = dq.shape, unit_of(dq)
+    main, rest = split(D)
     launch(
         finish_kernel, (triton.cdiv(n_q, ROWS) * B * H,), dq, sums, H, n_q, in_units(dq, unit), scale,
-        HEAD=D, UNIT=unit, BLOCK=ROWS, num_warps=8,
+        HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, dq), BLOCK=ROWS, num_warps=8,
     )  # fmt: skip
 
 

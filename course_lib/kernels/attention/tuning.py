@@ -169,21 +169,41 @@ FEWER_ROUNDS = {
 ROUND_OF_ONE, FEWER_ROUNDS_FROM = 0.75, 2048
 # dq, where the table's tiles are no more than multiprocessors: 0.73 of its time at 8 heads of 1024, 0.87 at 2048.
 DQ_OF_FEW = {(64, False): Blocks(64, 64, 4, 3)}
-# (head size, causal) -> the backward pass in one: for calls that allow additions in any order, and for all others. With
-# k_lengths two passes stay. Measured on an H200 at 512 to 16384 keys and 192 to 2048 tiles; where 2048 tiles stand,
-# fewer were not tried.
+# (columns computed, causal) -> the backward pass in one: for calls that allow additions in any order, and for all
+# others. With k_lengths two passes stay. Measured on an H200 at 512 to 16384 keys and 192 to 2048 tiles; where 2048
+# tiles stand, fewer were not tried.
 ONE_PASS = {
+    (16, False): OnePass(128, together=4, least=1024, tiles=2048),
+    (16, True): OnePass(128, together=8, least=4096, tiles=2048),
+    (32, False): OnePass(128, together=4, least=2048, tiles=256),
+    (32, True): OnePass(128, together=8, least=4096, tiles=256),
+    (48, False): OnePass(128, together=4, least=1024, tiles=256),
+    (48, True): OnePass(128, together=8, least=4096, tiles=256),
     (64, False): OnePass(128, together=4, least=1536, tiles=256),
     (64, True): OnePass(128, together=8, least=4096, tiles=2048),
+    (80, False): OnePass(64, together=8, least=2048, tiles=256, stages=3),
+    (80, True): OnePass(64, together=8, least=2048, tiles=192),
+    (96, True): OnePass(64, together=8, least=1024, tiles=192),
     (128, False): OnePass(64, together=4, least=512, tiles=192),
     (128, True): OnePass(64, together=8, least=1000, tiles=192),
 }
 IN_ORDER = {
+    (16, False): OnePass(128, together=8, least=2048, tiles=2048, in_order=True),
+    (16, True): OnePass(128, together=16, least=4096, tiles=2048, in_order=True),
+    (32, False): OnePass(128, together=8, least=2048, tiles=256, in_order=True),
+    (32, True): OnePass(128, together=16, least=4096, tiles=256, in_order=True),
+    (48, False): OnePass(128, together=8, least=1024, tiles=256, in_order=True),
+    (48, True): OnePass(128, together=16, least=4096, tiles=256, in_order=True, stages=3),
     (64, False): OnePass(128, together=8, least=2048, tiles=256, in_order=True),
     (64, True): OnePass(128, together=16, least=4096, tiles=2048, in_order=True),
+    (80, False): OnePass(64, together=8, least=2048, tiles=256, in_order=True, stages=3),
+    (80, True): OnePass(64, together=16, least=1024, tiles=192, in_order=True),
+    (96, False): OnePass(64, together=8, least=2048, tiles=256, in_order=True, stages=3),
+    (96, True): OnePass(64, together=16, least=1024, tiles=192, in_order=True),
     (128, False): OnePass(64, together=2, least=1024, tiles=192, in_order=True),
     (128, True): OnePass(64, together=16, least=1536, tiles=192, in_order=True),
 }
+ONE_PASS[96, False] = IN_ORDER[96, False]  # any order took 1.11 and 1.13 times as long
 FULL_ROUNDS = 0.7  # of all places for programs; 0.73 is the least that was measured, and won
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -319,12 +339,14 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     """
     q, k, *_ = tensors
     table = IN_ORDER if deterministic or torch.are_deterministic_algorithms_enabled() else ONE_PASS
-    entry = table.get((q.shape[-1], causal))
+    entry = table.get((sum(split(q.shape[-1])), causal))
     if entry is None or k_lengths is not None:
         return None
     if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * k.shape[:2].numel() < entry.tiles:
         return None
     if capability(q.device) != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
+        return None
+    if q.shape[-1] % 4:  # rows of the sums of dq, in fp32, have to be in reach too
         return None
     if entry.in_order and (_crowded(q, k) or not _rounds_are_full(causal, k)):
         return None
