@@ -94,7 +94,8 @@ def _in_part(source: str) -> frozenset[str]:
 def _dumped(node: object) -> str:
     """As `ast.dump`, without what is said to people: docstrings and other sentences.
 
-    Equal in every version of Python: fields that newer ones add are empty where older ones do.
+    Equal in every version of Python: fields that newer ones add are empty, and an f-string ends without the empty
+    piece that 3.12 gives one inside another.
     """
     if isinstance(node, ast.AST):
         if _is_text(node):
@@ -102,6 +103,8 @@ def _dumped(node: object) -> str:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_sentence(node.value):
             return "Constant(value='')"
         fields = [(name, getattr(node, name, None)) for name in node._fields]
+        if isinstance(node, ast.JoinedStr):
+            fields = [("values", [one for one in node.values if getattr(one, "value", None) != ""])]
         said = [f"{name}={_dumped(value)}" for name, value in fields if value not in (None, [])]
         return f"{type(node).__name__}({', '.join(said)})"
     return f"[{', '.join([_dumped(one) for one in node])}]" if isinstance(node, list) else repr(node)

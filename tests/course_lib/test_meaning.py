@@ -1,5 +1,7 @@
 """The meaning of code: what makes a recorded measurement old, and what does not."""
 
+import ast
+
 import pytest
 
 from course_lib import meaning as module
@@ -65,6 +67,25 @@ def test_two_blank_lines_inside_a_definition_or_a_string_are_not_its_end(means):
     assert means(inside.replace("a circle", "one circle")) == means(inside)
     assert means(inside.replace("3\n\n\n4", "3\n\n4")) != means(inside)
     assert means(inside) == "bfcb104c9cd9"  # as when files were read whole
+
+
+def test_the_empty_piece_that_python_3_12_puts_into_a_format_means_nothing(means, monkeypatch):
+    """f"{x:.{n}}": recorded on one machine and looked at on another, it made everything that holds one look old."""
+    source, parse = 'def told(x, n):\n    return f"{x:.{n}}"\n', ast.parse
+
+    def as_3_12(text):
+        tree = parse(text)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FormattedValue) and node.format_spec:
+                node.format_spec.values.append(ast.Constant(""))
+        return tree
+
+    want = means(source)
+    module._in_part.cache_clear()
+    monkeypatch.setattr(module.ast, "parse", as_3_12)
+    assert means(source) == want
+    module._in_part.cache_clear()
+    assert means(source.replace(":.", ":")) != want
 
 
 CELLS = ["from course_lib.trace import outermost\n\nx = 2  # measured", 'print("A sentence.", outermost(x))']
