@@ -1,6 +1,7 @@
 """The meaning of code: what makes a recorded measurement old, and what does not."""
 
 import ast
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_the_empty_piece_that_python_3_12_puts_into_a_format_means_nothing(means
 
     want = means(source)
     module._in_part.cache_clear()
-    monkeypatch.setattr(module.ast, "parse", as_3_12)
+    monkeypatch.setattr(module, "ast", SimpleNamespace(**vars(ast) | {"parse": as_3_12}))
     assert means(source) == want
     module._in_part.cache_clear()
     assert means(source.replace(":.", ":")) != want
