@@ -40,6 +40,7 @@ FEWEST, MOST = 6, 24  # rounds of a submission
 NARROW = 0.015  # half of the interval; if only the submission's is wider, and points depend on it, its slow end counts
 LITTLE = 0.05  # of the points: less than this may depend on how our own rounds vary
 NOISY = 1.03  # the reference may be this much slower than alone
+TOO_FAST = 1.3  # so far below the floor nothing can be; a product of a millisecond comes to 1.1, by a higher clock
 WARM_S, ROUND_PATIENCE_S = 60.0, 30.0
 
 
@@ -197,6 +198,12 @@ class Yardsticks:
             around = [lap.around_s for lap in laps]
             calls_s = _median(lap.calls_s for lap in laps)
             self.alone[setting.key] = Alone(calls_s, _median(around), median_interval(around)[1])
+
+    def undercuts(self, setting: Setting) -> bool:
+        """Whether our own code, alone, takes less than the floor allows: it was another device, or a busy one, whose
+        ceilings were measured, and every submission would come out too near to the floor."""
+        took_s = self.alone[setting.key].calls_s / setting.calls
+        return bool(setting.exercise.speed.reference) and took_s * TOO_FAST < setting.floor_s
 
     def close(self) -> None:
         for worker in self.workers.values():
