@@ -123,7 +123,8 @@ def leaking(lesson: Lesson, made: dict[Path, bytes], release: NotebookNode, held
     wrong += leaks.what_a_release_may_not_hold(release)
     code = {name: data.decode() for name, data in held.items() if name.endswith((".py", ".md", ".json"))}
     wrong += leaks.text_in_files(lessons.read_script(lesson), code)
-    how = f"no outputs, attachments or stray files; no answer in the {len(held)} files of the students' bundle"
+    how = "no outputs, attachments or stray files; no text of the lesson's solutions in the "
+    how += f"{len(held)} files of the students' bundle"
     return Looked("no leak", how, tuple(wrong))
 
 

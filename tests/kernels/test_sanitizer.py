@@ -134,6 +134,17 @@ def sanitized(tool: str, *module: str) -> str:
     return said
 
 
+def test_a_program_that_ends_with_an_error_is_no_clean_one(tmp_path, monkeypatch):
+    """Its traceback has the line that prints the error, and the tool counts no error of the device."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text('#!/bin/sh\nshift 4\n"$@" && : || exit $?\n')
+    tool.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(tool))
+    assert "largest relative error" in sanitized("memcheck", "tests.kernels.small_odd", "pointwise")
+    with pytest.raises(AssertionError, match="largest relative error"):
+        sanitized("memcheck", "tests.kernels.small_odd", "no_such_family")
+
+
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])

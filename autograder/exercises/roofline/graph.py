@@ -2,7 +2,7 @@
 
 `run_many` is called again and again, as a server calls a model: a graph is captured when a size is first seen, and
 replayed in every later call with new inputs and new weights. A capture costs an H200's host 1 to 3 ms, a call of 8
-inputs 0.6 ms with a graph that is there: whoever captures in each call is right, and earns nothing for speed.
+inputs 0.5 ms with a graph that is there: whoever captures in each call is right, and earns nothing for speed.
 
 The floor is what the device takes for these operations in a graph, measured there. A share of what a launch costs the
 host, as it was before, gave one that launches everything half of the points where the host was busy.

@@ -525,6 +525,7 @@ def one_pass_in_groups_kernel(
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
     REST: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
+    gl.static_assert(REST > 0 or BLOCK_M == (64 if MAIN == 128 else 128), "the halves of dq are of 64 rows and columns")
     DS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     k, v = allocate(k_desc, k_rest, 2, REST), allocate(v_desc, v_rest, 2, REST)
     q, do = allocate(q_desc, q_rest, STAGES, REST), allocate(do_desc, do_rest, STAGES, REST)
