@@ -1,7 +1,8 @@
 """`python -m autograder bundle`: what students get, in one file that is the same on every build.
 
 It holds the released lessons, what they import, the checks and `try`; no solution, no bank, no reference kernel. Which
-modules of `autograder/` belong there follows from what the students' verbs import.
+modules of `autograder/` belong there follows from what the students' verbs import. Where what computes the truth of an
+exercise would be an answer to it, students get some calls of it in its place (exercises/recorded.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from autograder.classroom import lessons
 from autograder.classroom.lessons import COURSE, Lesson
+from autograder.exercises import recorded
 from autograder.referee.sandbox import ANSWERS
 from course_lib.command import VERBS
 from course_lib.meaning import reached
@@ -59,7 +61,12 @@ def chosen_lessons(names: list[str]) -> list[Lesson]:
 
 def contents(chosen: list[Lesson]) -> dict[str, bytes]:
     """Every file of the bundle by its place in it."""
-    held = {path.relative_to(COURSE).as_posix(): path.read_bytes() for path in sorted(copied(chosen))}
+    files = copied(chosen)
+    truths = {path for path in files if recorded.is_truth(path)}
+    held = {path.relative_to(COURSE).as_posix(): path.read_bytes() for path in sorted(files - truths)}
+    for path in truths:
+        name, text = recorded.text(path)
+        held[path.with_name(name).relative_to(COURSE).as_posix()] = text.encode()
     held |= {path.name: path.read_bytes() for path in sorted(TEMPLATES.iterdir()) if path.is_file()}
     held["README.md"] = held["README.md"].replace(b"LESSONS", "\n".join(rows(chosen)).encode())
     held["requirements.txt"] = requirements().encode()

@@ -16,7 +16,7 @@ from autograder.call.in_process import examine
 from autograder.call.trial import hidden
 from autograder.exercise import get, of_unit
 from autograder.exercises.compile.break_even_mistakes import MINUTES, calls_until, mean_of_settled, totals
-from autograder.exercises.compile.guards_mistakes import Rule
+from autograder.exercises.compile.guards_truth import Rule
 from autograder.inside.probes import backends, rewriting, towers
 from autograder.judging.score import credit
 from autograder.referee import sandbox

@@ -13,10 +13,10 @@ from autograder.call.in_process import examine
 from autograder.exercise import Draw, get, of_unit
 from autograder.exercises.dispatch import subclass
 from autograder.exercises.dispatch.keys_mixtures import SUBJECTS
-from autograder.exercises.dispatch.keys_rules import Rule
-from autograder.exercises.dispatch.meter_mistakes import Meter
-from autograder.exercises.dispatch.subclass_classes import Scaled
-from autograder.exercises.dispatch.table_mistakes import Table
+from autograder.exercises.dispatch.keys_truth import Rule
+from autograder.exercises.dispatch.meter_truth import Meter
+from autograder.exercises.dispatch.subclass_truth import Scaled
+from autograder.exercises.dispatch.table_truth import Table
 from autograder.inside.probes.dispatching import ran
 from autograder.inside.probes.meters import metered
 from autograder.inside.probes.registering import looked_at

@@ -7,7 +7,7 @@ import torch
 from matplotlib.text import Text
 from torch.utils.flop_counter import FlopCounterMode
 
-from autograder.exercises.dispatch.meter_mistakes import Meter
+from autograder.exercises.dispatch.meter_truth import Meter
 from course_lib import plots
 from course_lib.models.transformer import Sizes, Transformer
 from course_lib.roofline import Roof, Work, floor_s

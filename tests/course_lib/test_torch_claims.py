@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autograder.exercises.dispatch.meter_mistakes import Meter
+from autograder.exercises.dispatch.meter_truth import Meter
 from course_lib import torch_inside
 from course_lib.models.transformer import Sizes, Transformer
 from course_lib.tally import tally

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from autograder.exercises.dispatch.meter_mistakes import Meter
+from autograder.exercises.dispatch.meter_truth import Meter
 from course_lib.models.vision import Sizes, VisionTower
 from course_lib.tally import PHASES, tally
 

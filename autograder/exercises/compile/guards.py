@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from autograder.exercise import Call, Case, Draw, Exercise, Values
-from autograder.exercises.compile import guards_mistakes as wrong
-from autograder.exercises.compile.guards_mistakes import MISTAKES, Rule
+from autograder.exercises.compile.guards_mistakes import MISTAKES, truth
+from autograder.exercises.recorded import judged_here
 from autograder.exercises.telling import telling
 from course_lib.torch_inside.reuse import compiles
 
@@ -67,18 +67,18 @@ def _sizes(d: Draw, count: int) -> list[int]:
     return d.rng.sample(range(2, 30), count)
 
 
-def _told_apart(d: Draw, draw: Callable[[Draw], Call], misjudged: Sequence[type[Rule]]) -> Call:
+def _told_apart(d: Draw, draw: Callable[[Draw], Call], misjudged: Sequence[type]) -> Call:
     """Drawn again until the truth differs from the answer of each of these misjudgements.
 
     Nothing else of a case is fixed: of calls in a fixed order, the right answers could be written down at home.
     """
     while True:
         call = draw(d)
-        if len({_said(rule, call.args) for rule in (Rule, *misjudged)}) == 1 + len(misjudged):
+        if len({_said(rule, call.args) for rule in (truth.Rule, *misjudged)}) == 1 + len(misjudged):
             return call
 
 
-def _said(rule: type[Rule], v: Values) -> tuple[bool, ...]:
+def _said(rule: type, v: Values) -> tuple[bool, ...]:
     return tuple(rule(v["dynamic"], v["marked"], v["limit"]).compiles(v["calls"]))
 
 
@@ -165,30 +165,30 @@ def _mixture(d: Draw) -> Call:
     )
 
 
-def _case(name: str, draw: Callable[..., Call], *misjudged: type[Rule], **options) -> Case:
+def _case(name: str, draw: Callable[..., Call], *misjudged: type, **options) -> Case:
     return Case(name, partial(_told_apart, draw=partial(draw, **options), misjudged=misjudged))
 
 
-SMALL = (wrong.OnlyOneSpecial, wrong.OnlyZeroSpecial, wrong.NothingSpecial)
+SMALL = (truth.OnlyOneSpecial, truth.OnlyZeroSpecial, truth.NothingSpecial)
 CASES = (
-    _case("one dimension grows", _one_grows, wrong.StaticUnlessAsked, wrong.DynamicAtOnce),
-    _case("the other dimension follows", _other_follows, wrong.WholeShape),
-    _case("squares", _squares, wrong.DynamicFromTheThird),
-    _case("dynamic=True", _other_follows, wrong.AlwaysStatic, dynamic=True),
-    _case("dynamic=True, squares first", _squares, wrong.NeverTied, dynamic=True),
-    _case("dynamic=True, squares of two types", _squares_of_two_types, wrong.LearnsFromEveryCall, dynamic=True),
-    _case("dynamic=False", _other_follows, wrong.OnlyTheLast, dynamic=False),
-    _case("sizes 0 and 1", _zero_and_one, *SMALL, wrong.DynamicAtOnce),
+    _case("one dimension grows", _one_grows, truth.StaticUnlessAsked, truth.DynamicAtOnce),
+    _case("the other dimension follows", _other_follows, truth.WholeShape),
+    _case("squares", _squares, truth.DynamicFromTheThird),
+    _case("dynamic=True", _other_follows, truth.AlwaysStatic, dynamic=True),
+    _case("dynamic=True, squares first", _squares, truth.NeverTied, dynamic=True),
+    _case("dynamic=True, squares of two types", _squares_of_two_types, truth.LearnsFromEveryCall, dynamic=True),
+    _case("dynamic=False", _other_follows, truth.OnlyTheLast, dynamic=False),
+    _case("sizes 0 and 1", _zero_and_one, *SMALL, truth.DynamicAtOnce),
     _case("sizes 0 and 1, dynamic=True", _zero_and_one, *SMALL, dynamic=True),
-    _case("0 or 1 first", _small_first, wrong.NothingSpecial),
-    _case("two types", _two_types, wrong.TypesAlike, wrong.LearntByType),
-    _case("with and without gradients", _gradients, wrong.GradientsAlike),
-    _case("a marked dimension", _marked, wrong.MarksForgotten, wrong.WholeShapeMarked),
-    _case("a marked dimension, dynamic=False", _marked, wrong.FalseWins, dynamic=False),
-    _case("a marked dimension, 0 or 1 first", _small_first, wrong.NothingSpecial, marked=[0]),
-    _case("both marked, squares first", _squares, wrong.AlwaysTied, wrong.MarksForgotten, marked=[0, 1]),
-    _case("more sizes than the limit", _past_the_limit, wrong.Unlimited, wrong.LimitOffByOne, wrong.OldestThrownAway),
-    _case("the limit and two types", _two_types, wrong.LimitOfEachType, wrong.LimitOffByOne, dynamic=False, limit=3),
+    _case("0 or 1 first", _small_first, truth.NothingSpecial),
+    _case("two types", _two_types, truth.TypesAlike, truth.LearntByType),
+    _case("with and without gradients", _gradients, truth.GradientsAlike),
+    _case("a marked dimension", _marked, truth.MarksForgotten, truth.WholeShapeMarked),
+    _case("a marked dimension, dynamic=False", _marked, truth.FalseWins, dynamic=False),
+    _case("a marked dimension, 0 or 1 first", _small_first, truth.NothingSpecial, marked=[0]),
+    _case("both marked, squares first", _squares, truth.AlwaysTied, truth.MarksForgotten, marked=[0, 1]),
+    _case("more sizes than the limit", _past_the_limit, truth.Unlimited, truth.LimitOffByOne, truth.OldestThrownAway),
+    _case("the limit and two types", _two_types, truth.LimitOfEachType, truth.LimitOffByOne, dynamic=False, limit=3),
     _case("a mixture", _mixture),
     _case("another mixture", _mixture),
 )
@@ -196,7 +196,7 @@ CASES = (
 
 def _by_rule(v) -> dict:
     """What torch would say, by the rule: draws are compared with it, as torch takes half a second for each."""
-    return {"compiles": list(_said(Rule, v))}
+    return {"compiles": list(_said(truth.Rule, v))}
 
 
 GUARDS = Exercise(
@@ -214,3 +214,4 @@ GUARDS = Exercise(
     launches=False,
     hides=("torch._dynamo",),
 )
+GUARDS = judged_here(GUARDS, truth)

@@ -18,10 +18,10 @@ from __future__ import annotations
 from functools import partial
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.dispatch.keys_mistakes import MISTAKES
+from autograder.exercises.dispatch.keys_mistakes import MISTAKES, truth
 from autograder.exercises.dispatch.keys_mixtures import SUBJECTS, TIMES, mixture
 from autograder.exercises.dispatch.keys_mixtures import tensor as _tensor
-from autograder.exercises.dispatch.keys_rules import Rule
+from autograder.exercises.recorded import judged_here
 from autograder.exercises.telling import telling
 from course_lib.torch_inside import keysets
 
@@ -104,7 +104,7 @@ KEYS = Exercise(
     about="the keys that a call has, from its tensors and from the thread",
     point=("in inference mode", "in autocast", "wrapped", "in a handler"),
     kind="scenario",
-    cases=telling(CASES, lambda v: {"keys": Rule().met(v["tensors"], v["around"])}, MISTAKES, accept),
+    cases=telling(CASES, lambda v: {"keys": truth.Rule().met(v["tensors"], v["around"])}, MISTAKES, accept),
     oracle=lambda v: {"keys": keysets.met(v["tensors"], v["around"])},
     mistakes=MISTAKES,
     returns=("keys",),
@@ -112,3 +112,4 @@ KEYS = Exercise(
     launches=False,
     hides=("torch", "triton", "course_lib.torch_inside"),
 )
+KEYS = judged_here(KEYS, truth)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autograder.exercise import Draw
-from autograder.exercises.dispatch import keys_rules as rules
-from autograder.exercises.dispatch.keys_rules import Rule, moved
+from autograder.exercises.dispatch.keys_mistakes import truth
 
 Situation = tuple[list[dict], list[str]]  # tensors, around
 COPIES = ("view", "clone")
@@ -75,49 +74,49 @@ def modes(d: Draw) -> Situation:
     return tensors, some(d, (*MODES, *MODES, "no_grad", "autocast", "inference_mode"), 4, 7)
 
 
-SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type[Rule], ...]]] = {
+SUBJECTS: dict[str, tuple[Callable[[Draw], Situation], tuple[type, ...]]] = {
     "inference tensors": (
         inference_tensors,
-        (rules.WrappersStay, rules.ClonesStay, rules.ViewsAreNew, rules.ViewsOfTensorsOnly, rules.CommonOnly),
+        (truth.WrappersStay, truth.ClonesStay, truth.ViewsAreNew, truth.ViewsOfTensorsOnly, truth.CommonOnly),
     ),
     "wrappers": (
         wrappers,
         (
-            rules.WrapperIgnored,
-            rules.WrapperOnly,
-            rules.WithoutSnapshot,
-            moved("Python", "Autocast"),
-            rules.CommonOnly,
+            truth.WrapperIgnored,
+            truth.WrapperOnly,
+            truth.WithoutSnapshot,
+            truth.moved("Python", "Autocast"),
+            truth.CommonOnly,
         ),
     ),
     "gradients": (
         gradients,
         (
-            rules.NoGradExcludes,
-            rules.InferenceModeExcludesBoth,
-            rules.OnlyWhereRequired,
-            rules.LowerBackend,
-            rules.InferenceModeIgnored,
+            truth.NoGradExcludes,
+            truth.InferenceModeExcludesBoth,
+            truth.OnlyWhereRequired,
+            truth.LowerBackend,
+            truth.InferenceModeIgnored,
         ),
     ),
     "autocast": (
         autocast,
         (
-            rules.AutocastIncludes,
-            moved("Autocast", "ADInplaceOrView"),
-            rules.EndsWin,
-            rules.EndsIgnored,
-            rules.AutocastAlways,
+            truth.AutocastIncludes,
+            truth.moved("Autocast", "ADInplaceOrView"),
+            truth.EndsWin,
+            truth.EndsIgnored,
+            truth.AutocastAlways,
         ),
     ),
     "modes": (
         modes,
         (
-            rules.HandlerEndsModes,
-            rules.HandlerInItsMode,
-            rules.HandlerIgnored,
-            rules.ExcludeFirst,
-            rules.ModeIgnored,
+            truth.HandlerEndsModes,
+            truth.HandlerInItsMode,
+            truth.HandlerIgnored,
+            truth.ExcludeFirst,
+            truth.ModeIgnored,
         ),
     ),
 }
@@ -129,5 +128,5 @@ def mixture(d: Draw, subject: str, number: int) -> Situation:
     draw, misunderstood = SUBJECTS[subject]
     while True:
         tensors, around = draw(d)
-        if misunderstood[number % len(misunderstood)]().met(tensors, around) != Rule().met(tensors, around):
+        if misunderstood[number % len(misunderstood)]().met(tensors, around) != truth.Rule().met(tensors, around):
             return tensors, around

@@ -27,7 +27,8 @@ Right means both numbers, exactly, and the program computes what it computes wit
 from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.dispatch.meter_mistakes import MISTAKES, Meter
+from autograder.exercises.dispatch.meter_mistakes import MISTAKES, truth
+from autograder.exercises.recorded import judged_here
 from autograder.exercises.telling import telling
 from autograder.inside.probes import meters
 
@@ -135,7 +136,7 @@ CASES = (
 
 
 def _truth(v) -> dict:
-    return dict(zip(("counts", "sum"), meters.metered(Meter, v["source"], v["sizes"]), strict=True))
+    return dict(zip(("counts", "sum"), meters.metered(truth.Meter, v["source"], v["sizes"]), strict=True))
 
 
 # Mistakes that some draws of a case show and others do not
@@ -169,3 +170,4 @@ METER = Exercise(
     launches=False,
     probe="autograder.inside.probes.meters:metered",
 )
+METER = judged_here(METER, truth)

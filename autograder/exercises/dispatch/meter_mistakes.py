@@ -1,252 +1,22 @@
-"""The meter that is asked for, and the ones that people write: one rule overridden each."""
+"""What people get wrong about a meter."""
 
 from __future__ import annotations
 
-import math
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from autograder.exercise import Mistake
+from autograder.exercises.recorded import apart
 from autograder.inside.probes.meters import metered
 
-
-class Meter(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.flops = self.bytes = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = self.in_parts(func, args, kwargs or {})
-        if out is not NotImplemented:
-            return out
-        out = func(*args, **(kwargs or {}))
-        self.flops += self.flops_of(_name(func), args, out)
-        if not self.moves_nothing(func):
-            self.bytes += self.read(self.given(args, kwargs or {})) + self.written(func, out)
-        return out
-
-    def in_parts(self, func, args, kwargs):
-        """An operator that is made of others, as inference mode shows it: its parts come by and are counted."""
-        with self:
-            return func.decompose(*args, **kwargs)
-
-    def given(self, args, kwargs) -> list:
-        return [*args, *kwargs.values()]
-
-    def flops_of(self, name: str, args, out) -> int:
-        if name in ("mm", "bmm", "addmm", "baddbmm"):
-            a, b = args[-2:] if name in ("mm", "bmm") else args[1:3]
-            return self.product(a.shape, b.shape)
-        if name.startswith("_scaled_dot_product"):
-            return self.attention(name, args)
-        return self.convolution(name, args, out) if name.startswith("convolution") else 0
-
-    def attention(self, name: str, args) -> int:
-        back = name.endswith("_backward")
-        q, k = (t.shape for t in args[back : back + 2])
-        return (self.BACKWARD if back else 2) * 2 * math.prod(q) * k[-2]
-
-    BACKWARD = 5  # products in the backward pass of attention: scores again, and gradients of v, p, q and k
-
-    def convolution(self, name: str, args, out) -> int:
-        if name == "convolution":
-            return 2 * out.numel() * args[1][0].numel()
-        grad, _, weight, *_, mask = args
-        return 2 * grad.numel() * weight[0].numel() * self.gradients(mask)
-
-    def gradients(self, mask) -> int:
-        return sum(mask[:2])
-
-    def product(self, a, b) -> int:
-        return 2 * math.prod(a) * b[-1]
-
-    def moves_nothing(self, func) -> bool:
-        return self.is_view(func) or "empty" in _name(func)
-
-    def is_view(self, func) -> bool:
-        return func.is_view or _name(func) == "_unsafe_view"
-
-    def read(self, given) -> int:
-        return sum(self.size(t) for t in self.tensors_in(given))
-
-    def written(self, func, out) -> int:
-        return sum(self.size(t) for t in self.tensors_in(out))
-
-    def tensors_in(self, values) -> list[torch.Tensor]:
-        if isinstance(values, torch.Tensor):
-            return [values]
-        return [t for v in values for t in self.tensors_in(v)] if isinstance(values, list | tuple) else []
-
-    def size(self, tensor) -> int:
-        return tensor.numel() * tensor.element_size()
-
-
-def _name(func) -> str:
-    return func.name().partition("::")[2].partition(".")[0]
-
-
-class WithoutTwo(Meter):
-    def product(self, a, b):
-        return super().product(a, b) // 2
-
-
-class BatchForgotten(Meter):
-    def product(self, a, b):
-        return super().product(a[-2:], b)
-
-
-class OnlyMm(Meter):
-    def flops_of(self, name, args, out):
-        return 0 if name in ("addmm", "baddbmm") else super().flops_of(name, args, out)
-
-
-class OnlyTwoDimensions(Meter):
-    def flops_of(self, name, args, out):
-        return 0 if name in ("bmm", "baddbmm") else super().flops_of(name, args, out)
-
-
-class WrongOperands(Meter):
-    """The first two arguments of addmm, of which the first is the bias."""
-
-    def flops_of(self, name, args, out):
-        return self.product(*(a.shape for a in args[:2])) if "mm" in name else super().flops_of(name, args, out)
-
-
-class WholeInInferenceMode(Meter):
-    """Takes operators as they come."""
-
-    def in_parts(self, func, args, kwargs):
-        return NotImplemented
-
-
-class PartsUnseen(Meter):
-    """Lets an operator run in parts, and is not active while they run."""
-
-    def in_parts(self, func, args, kwargs):
-        return func.decompose(*args, **kwargs)
-
-
-class AttentionMissed(Meter):
-    def attention(self, name, args):
-        return 0
-
-
-class ConvolutionMissed(Meter):
-    def convolution(self, name, args, out):
-        return 0
-
-
-class OnlyProducts(AttentionMissed, ConvolutionMissed):
-    pass
-
-
-class AttentionBackwardLikeForward(Meter):
-    BACKWARD = 2
-
-
-class FourBackward(Meter):
-    """Two for each product of the forward pass: the scores are not kept, and are computed again."""
-
-    BACKWARD = 4
-
-
-class ConvolutionBackwardOnce(Meter):
-    def gradients(self, mask):
-        return 1
-
-
-class ViewsCounted(Meter):
-    def is_view(self, func):
-        return False
-
-
-class OnlyUnsafeViewKnown(Meter):
-    def is_view(self, func):
-        return _name(func) == "_unsafe_view"
-
-
-class UnsafeViewCounted(Meter):
-    def is_view(self, func):
-        return func.is_view
-
-
-class AllocationsCounted(Meter):
-    def moves_nothing(self, func):
-        return self.is_view(func)
-
-
-class OnlyRead(Meter):
-    def written(self, func, out):
-        return 0
-
-
-class OnlyWritten(Meter):
-    def read(self, given):
-        return 0
-
-
-class ListsMissed(Meter):
-    def read(self, given):
-        return sum(self.size(t) for t in given if isinstance(t, torch.Tensor))
-
-
-class KeywordsMissed(Meter):
-    def given(self, args, kwargs):
-        return list(args)
-
-
-class AllListsMissed(ListsMissed):
-    """Of results too."""
-
-    def written(self, func, out):
-        return self.size(out) if isinstance(out, torch.Tensor) else 0
-
-
-class FirstResultOnly(Meter):
-    def written(self, func, out):
-        return super().written(func, out[0] if isinstance(out, tuple | list) and out else out)
-
-
-class OneTensorResults(Meter):
-    def written(self, func, out):
-        return super().written(func, out) if isinstance(out, torch.Tensor) else 0
-
-
-class FourBytes(Meter):
-    def size(self, tensor):
-        return 4 * tensor.numel()
-
-
-class InPlaceOnce(Meter):
-    def written(self, func, out):
-        return 0 if _name(func).endswith("_") else super().written(func, out)
-
-
-class EachTensorOnce(Meter):
-    """A tensor that has two places, as two arguments or as argument and result."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        before = self.bytes
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        if self.bytes != before:
-            places = self.tensors_in([*args, *(kwargs or {}).values(), out])
-            self.bytes = before + sum(self.size(t) for t in {id(t): t for t in places}.values())
-        return out
-
-
-class WholeMemory(Meter):
-    """The memory behind a tensor, however little of it the tensor shows."""
-
-    def size(self, tensor):
-        return tensor.untyped_storage().nbytes()
+try:
+    from autograder.exercises.dispatch import meter_truth as truth
+except ModuleNotFoundError as missing:
+    truth = apart(missing)
 
 
 def _counts(*kinds):
     """FLOPs and bytes of these meters, where they differ from the truth."""
 
     def answer(v, kind):
-        counts, right = (metered(made, v["source"], v["sizes"])[0] for made in (kind, Meter))
+        counts, right = (metered(made, v["source"], v["sizes"])[0] for made in (kind, truth.Meter))
         return {"counts": counts} if counts != right else {}
 
     return {"answer": answer, "variants": kinds}
@@ -263,75 +33,87 @@ MISTAKES = (
         "In inference mode the mode is asked for `linear`, `matmul` or attention as a whole, and what they call comes "
         "by no more: run `func.decompose(*args, **kwargs)` with the mode active, and take what it gives unless that is "
         "NotImplemented.",
-        **_counts(WholeInInferenceMode, PartsUnseen),
+        **_counts(truth.WholeInInferenceMode, truth.PartsUnseen),
     ),
     Mistake(
         "convolution_missed",
         "A convolution multiplies too: 2 FLOP for each element of its result and each weight of one channel of it.",
-        **_counts(ConvolutionMissed),
+        **_counts(truth.ConvolutionMissed),
     ),
     Mistake(
         "attention_missed",
         "Attention that is one operator, `aten._scaled_dot_product_...`, holds two products, and nothing was counted "
         "for them.",
-        **_counts(AttentionMissed, OnlyProducts),
+        **_counts(truth.AttentionMissed, truth.OnlyProducts),
     ),
     Mistake(
         "backward_products_missed",
         "A backward pass has more products than its forward pass: attention five (the scores again, then four), a "
         "convolution one for each gradient that is asked for.",
-        **_counts(AttentionBackwardLikeForward, FourBackward, ConvolutionBackwardOnce),
+        **_counts(truth.AttentionBackwardLikeForward, truth.FourBackward, truth.ConvolutionBackwardOnce),
     ),
     Mistake(
         "unsafe_view_counted",
         "aten._unsafe_view moves nothing: it is a view in all but name.",
-        **_counts(UnsafeViewCounted),
+        **_counts(truth.UnsafeViewCounted),
     ),
     Mistake(
         "allocations_counted",
         "Memory that is only allocated was counted: nothing is written into it yet.",
-        **_counts(AllocationsCounted),
+        **_counts(truth.AllocationsCounted),
     ),
     Mistake(
         "keywords_missed",
         "Tensors come as keywords too, such as `out=`: look into `kwargs`.",
-        **_counts(KeywordsMissed),
+        **_counts(truth.KeywordsMissed),
     ),
     Mistake(
         "further_results_missed",
         "Operators with several results write all of them: layer norm also its mean and its scale.",
-        **_counts(FirstResultOnly, OneTensorResults),
+        **_counts(truth.FirstResultOnly, truth.OneTensorResults),
     ),
     Mistake(
         "lists_missed",
         "Tensors in a list of arguments were missed: cat and stack take one, and some operators return several.",
-        **_counts(ListsMissed, AllListsMissed),
+        **_counts(truth.ListsMissed, truth.AllListsMissed),
     ),
     Mistake(
         "in_place_counted_once",
         "An operator in place reads its argument and writes it: count both.",
-        **_counts(InPlaceOnce),
+        **_counts(truth.InPlaceOnce),
     ),
     Mistake(
         "each_tensor_once",
         "A tensor that has two places, as two arguments or as argument and result, was counted once: each one counts.",
-        **_counts(EachTensorOnce),
+        **_counts(truth.EachTensorOnce),
     ),
-    Mistake("four_bytes_an_element", "Elements are not always 4 bytes: ask `element_size()`.", **_counts(FourBytes)),
+    Mistake(
+        "four_bytes_an_element", "Elements are not always 4 bytes: ask `element_size()`.", **_counts(truth.FourBytes)
+    ),
     Mistake(
         "batch_forgotten",
         "A product of batches is one product for each of them, and `bmm` is one.",
-        **_counts(BatchForgotten, OnlyTwoDimensions),
+        **_counts(truth.BatchForgotten, truth.OnlyTwoDimensions),
     ),
-    Mistake("addmm_missed", "A product with a bias goes by the name of addmm, in batches baddbmm.", **_counts(OnlyMm)),
+    Mistake(
+        "addmm_missed", "A product with a bias goes by the name of addmm, in batches baddbmm.", **_counts(truth.OnlyMm)
+    ),
     Mistake(
         "bias_taken_for_a_factor",
         "The first argument of addmm is the bias: the factors are the second and the third.",
-        **_counts(WrongOperands),
+        **_counts(truth.WrongOperands),
     ),
-    Mistake("views_counted", "Views were counted: they move no byte.", **_counts(ViewsCounted, OnlyUnsafeViewKnown)),
-    Mistake("only_read", "What an operator writes counts too.", **_counts(OnlyRead)),
-    Mistake("only_written", "What an operator reads counts too.", **_counts(OnlyWritten)),
-    Mistake("whole_memory", "The memory behind a tensor was counted: count its own elements.", **_counts(WholeMemory)),
-    Mistake("without_the_two", "A multiplication and an addition are two operations: 2 m n k.", **_counts(WithoutTwo)),
+    Mistake(
+        "views_counted",
+        "Views were counted: they move no byte.",
+        **_counts(truth.ViewsCounted, truth.OnlyUnsafeViewKnown),
+    ),
+    Mistake("only_read", "What an operator writes counts too.", **_counts(truth.OnlyRead)),
+    Mistake("only_written", "What an operator reads counts too.", **_counts(truth.OnlyWritten)),
+    Mistake(
+        "whole_memory", "The memory behind a tensor was counted: count its own elements.", **_counts(truth.WholeMemory)
+    ),
+    Mistake(
+        "without_the_two", "A multiplication and an addition are two operations: 2 m n k.", **_counts(truth.WithoutTwo)
+    ),
 )

@@ -23,9 +23,9 @@ Right means: values, kinds, scales and memory are as said, and gradients come ou
 from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.dispatch.subclass_classes import Scaled
-from autograder.exercises.dispatch.subclass_mistakes import MISTAKES
+from autograder.exercises.dispatch.subclass_mistakes import MISTAKES, truth
 from autograder.exercises.number_lists import differ
+from autograder.exercises.recorded import judged_here
 from autograder.exercises.telling import telling
 from autograder.inside.probes import scaling
 
@@ -184,7 +184,7 @@ CASES = (
 
 
 def _truth(v) -> dict:
-    return {"results": scaling.worked_out(Scaled, v["expressions"], v["call"])}
+    return {"results": scaling.worked_out(truth.Scaled, v["expressions"], v["call"])}
 
 
 # Mistakes that some draws of a case show and others do not
@@ -217,3 +217,4 @@ SUBCLASS = Exercise(
     launches=False,
     probe="autograder.inside.probes.scaling:worked_out",
 )
+SUBCLASS = judged_here(SUBCLASS, truth)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from autograder.exercise import Mistake
-from autograder.exercises.dispatch import subclass_classes as classes
+from autograder.exercises.recorded import apart
 from autograder.inside.probes.scaling import worked_out
+
+try:
+    from autograder.exercises.dispatch import subclass_truth as truth
+except ModuleNotFoundError as missing:
+    truth = apart(missing)
 
 
 def _tensors(*kinds):
@@ -31,108 +36,108 @@ MISTAKES = (
     Mistake(
         "type_forgotten",
         "The wrapper has another type than what it holds: hand the type on to `_make_wrapper_subclass`.",
-        **_tensors(classes.TypeForgotten),
+        **_tensors(truth.TypeForgotten),
     ),
     Mistake(
         "strides_forgotten",
         "The wrapper has other strides than what it holds: hand them on to `_make_wrapper_subclass`.",
-        **_tensors(classes.StridesForgotten),
+        **_tensors(truth.StridesForgotten),
     ),
     Mistake(
         "rounding_forgotten",
         "A division that rounds was taken for one that only scales: `aten.div` has several overloads, and "
         "`aten.div.Tensor_mode` is another operator.",
-        **_tensors(classes.EveryDivision),
+        **_tensors(truth.EveryDivision),
     ),
     Mistake(
         "division_multiplies",
         "A division by a number multiplied the scale.",
-        **_tensors(classes.DivisionMultiplies),
+        **_tensors(truth.DivisionMultiplies),
     ),
     Mistake(
         "lists_missed",
         "A tensor inside a list was not unwrapped, as `torch.cat` gets them: `torch.utils._pytree.tree_map` goes into "
         "lists too.",
-        **_tensors(classes.ListsMissed),
+        **_tensors(truth.ListsMissed),
     ),
     Mistake(
         "first_argument_only",
         "Only the first argument was unwrapped: the wrapper can be any of them.",
-        **_tensors(classes.FirstArgumentOnly),
+        **_tensors(truth.FirstArgumentOnly),
     ),
     Mistake(
         "keywords_dropped",
         "The keyword arguments of the operator were not handed on.",
-        **_tensors(classes.KeywordsDropped),
+        **_tensors(truth.KeywordsDropped),
     ),
     Mistake(
         "parts_not_wrapped",
         "A view that gives several tensors at once, `split` or `unbind`, gave them without the wrapper.",
-        **_tensors(classes.PartsForgotten),
+        **_tensors(truth.PartsForgotten),
     ),
     Mistake(
         "batched_products_computed",
         "The product of two stacks of matrices, `aten.bmm`, was multiplied out: it keeps its scales as `aten.mm` does.",
-        **_tensors(classes.BatchedComputed),
+        **_tensors(truth.BatchedComputed),
     ),
     Mistake(
         "unsafe_view_computed",
         "`aten._unsafe_view`, which `reshape` and `matmul` end with, is a view too, though `func.is_view` denies it.",
-        **_tensors(classes.UnsafeViewComputed),
+        **_tensors(truth.UnsafeViewComputed),
     ),
     Mistake(
         "clone_computed",
         "A clone lost its scale: it should hold a copy and keep the scale.",
-        **_tensors(classes.CloneComputed),
+        **_tensors(truth.CloneComputed),
     ),
     Mistake(
         "views_computed",
         "A view was multiplied out: it should share the memory that is held and keep the scale.",
-        **_tensors(classes.ViewsComputed, classes.NothingKept),
+        **_tensors(truth.ViewsComputed, truth.NothingKept),
     ),
     Mistake(
         "scale_lost_in_views",
         "A view forgot the scale.",
-        **_tensors(classes.ScaleLostInViews, classes.HeldOfViews),
+        **_tensors(truth.ScaleLostInViews, truth.HeldOfViews),
     ),
     Mistake(
         "part_scaled",
         "`x[0].mul_(n)` scales a part of x, and one scale cannot say so: raise TypeError where a view would be scaled "
         "in place.",
-        **_tensors(classes.BaseScaledByPart, classes.PartScaledByItself),
+        **_tensors(truth.BaseScaledByPart, truth.PartScaledByItself),
     ),
     Mistake(
         "views_left_behind",
         "A view that was made before `x.mul_(n)` still has the old scale: what is written into a tensor shows in its "
         "views, so a view should ask what it is a view of.",
-        **_tensors(classes.ViewsLeftBehind, classes.EachForItself),
+        **_tensors(truth.ViewsLeftBehind, truth.EachForItself),
     ),
     Mistake(
         "writes_into_held",
         "An operator in place worked on what is held, as if there were no scale: raise TypeError.",
-        **_tensors(classes.WritesIntoHeld),
+        **_tensors(truth.WritesIntoHeld),
     ),
     Mistake(
         "every_write_refused",
         "A write into an ordinary tensor was refused because a wrapper was among the arguments: only a wrapper cannot "
         "be written.",
-        **_tensors(classes.EveryWriteRefused),
+        **_tensors(truth.EveryWriteRefused),
     ),
     Mistake(
         "in_place_gives_another",
         "`x.mul_(n)` gave a new wrapper and left x as it was: change the scale of x and return x.",
-        **_tensors(classes.InPlaceAnew),
+        **_tensors(truth.InPlaceAnew),
     ),
     Mistake(
         "writes_lost",
         "An operator wrote into the product held * scale, a copy that nobody sees: raise TypeError, and for `mul_` and "
         "`div_` by a number change the scale.",
-        **_tensors(classes.WritesLost, classes.EveryWriteLost),
+        **_tensors(truth.WritesLost, truth.EveryWriteLost),
     ),
     Mistake(
         "in_place_refused",
         "`x.mul_(n)` was refused, but it writes nothing that is held: it changes the scale.",
-        **_tensors(classes.InPlaceRefused),
+        **_tensors(truth.InPlaceRefused),
     ),
     Mistake(
         "factors_alike",
@@ -142,46 +147,46 @@ MISTAKES = (
     Mistake(
         "factors_alike",
         "An elementwise product with a tensor was treated as one with a number: only numbers go into the scale.",
-        **_tensors(classes.FactorsAlike),
+        **_tensors(truth.FactorsAlike),
     ),
     Mistake(
         "numbers_twice",
         "A number went into the scale and into what is held.",
-        **_tensors(classes.NumbersTwice),
+        **_tensors(truth.NumbersTwice),
     ),
     Mistake(
         "numbers_into_held",
         "A number was multiplied into what is held: change the scale and share the memory.",
-        **_tensors(classes.NumbersIntoHeld),
+        **_tensors(truth.NumbersIntoHeld),
     ),
     Mistake(
         "numbers_computed",
         "A product with a number was multiplied out: change the scale and share the memory.",
-        **_tensors(classes.NumbersComputed),
+        **_tensors(truth.NumbersComputed),
     ),
     Mistake(
         "products_computed",
         "A matrix product was multiplied out before: multiply what is held, and the scales.",
-        **_tensors(classes.ProductsComputed),
+        **_tensors(truth.ProductsComputed),
     ),
     Mistake(
         "scales_of_products",
         "The scale of a matrix product is the product of the scales of both factors; an ordinary tensor has 1.",
-        **_tensors(classes.LeftScaleOnly, classes.SecondScaleForgotten, classes.ScalesAdded),
+        **_tensors(truth.LeftScaleOnly, truth.SecondScaleForgotten, truth.ScalesAdded),
     ),
     Mistake(
         "unwrapped_by_itself",
         "To unwrap, the wrapper itself was multiplied, which gives a wrapper again: multiply what it holds.",
-        **_tensors(classes.UnwrappedByItself),
+        **_tensors(truth.UnwrappedByItself),
     ),
     Mistake(
         "computed_on_held",
         "What is held was used without its scale.",
-        **_tensors(classes.ComputedOnHeld),
+        **_tensors(truth.ComputedOnHeld),
     ),
     Mistake(
         "wrapped_again",
         "The result of any other operator is an ordinary tensor: no scale belongs to it any more.",
-        **_tensors(classes.WrappedAgain, classes.HeldWrappedAgain),
+        **_tensors(truth.WrappedAgain, truth.HeldWrappedAgain),
     ),
 )

@@ -20,7 +20,8 @@ includes or excludes is nothing to another one.
 from __future__ import annotations
 
 from autograder.exercise import Call, Case, Draw, Exercise
-from autograder.exercises.dispatch.table_mistakes import MISTAKES, Table
+from autograder.exercises.dispatch.table_mistakes import MISTAKES, truth
+from autograder.exercises.recorded import judged_here
 from autograder.exercises.telling import telling
 from autograder.inside.probes.dispatching import ran
 
@@ -258,6 +259,11 @@ CASES = (
     Case("two dispatchers", _two_dispatchers),
 )
 
+
+def _truth(v) -> dict:
+    return {"events": ran(truth.Table, v["scenario"])}
+
+
 TABLE = Exercise(
     name="dispatch.table",
     entry="Dispatcher",
@@ -265,11 +271,12 @@ TABLE = Exercise(
     about="the kernel that a key set reaches, and the next one below it",
     point=("the highest key", "down the line", "fallthrough"),
     kind="scenario",
-    cases=telling(CASES, lambda v: {"events": ran(Table, v["scenario"])}, MISTAKES, accept),
-    oracle=lambda v: {"events": ran(Table, v["scenario"])},
+    cases=telling(CASES, _truth, MISTAKES, accept),
+    oracle=_truth,
     mistakes=MISTAKES,
     returns=("events",),
     accept=accept,
     launches=False,
     probe="autograder.inside.probes.dispatching:ran",
 )
+TABLE = judged_here(TABLE, truth)

@@ -257,6 +257,10 @@ class ExcludeFirst(Rule):
         return self.named([kind for kind in self.order if kind in kinds], {tensor["device"] for tensor in tensors})
 
 
+class LowestFirst(Rule):
+    order = ORDER[::-1]
+
+
 def ordered(*order: str) -> type[Rule]:
     return type("Ordered", (Rule,), {"order": order})
 
