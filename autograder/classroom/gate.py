@@ -123,8 +123,9 @@ def leaking(lesson: Lesson, made: dict[Path, bytes], release: NotebookNode, held
     wrong += leaks.what_a_release_may_not_hold(release)
     code = {name: data.decode() for name, data in held.items() if name.endswith((".py", ".md", ".json"))}
     wrong += leaks.text_in_files(lessons.read_script(lesson), code)
+    wrong += leaks.answers_in_modules(lesson.name, [name for name in code if name.endswith(".py")])
     how = "no outputs, attachments or stray files; no text of the lesson's solutions in the "
-    how += f"{len(held)} files of the students' bundle"
+    how += f"{len(held)} files of the students' bundle, and no class or function of its exercises answers one"
     return Looked("no leak", how, tuple(wrong))
 
 

@@ -1,15 +1,24 @@
-"""Whether a release tells answers: text of a solution, or what should not be in it at all. Cells in, sentences out."""
+"""Whether a release tells answers: text of a solution, or what should not be in it at all. Cells in, sentences out.
+
+And whether the code that students get beside it is one: a class or a function that earns points as it stands.
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import multiprocessing
 import re
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nbformat import NotebookNode
 
+from autograder.call.in_process import examine
 from autograder.classroom.lessons import KEPT_CELL_METADATA
 from autograder.classroom.stubs import find_regions, stub_solutions, without_magics
+from autograder.exercise import Exercise, get, of_unit
 
 MARKS = ("BEGIN SOLUTION", "END SOLUTION", "BEGIN PREDICTION", "END PREDICTION", "HIDDEN TESTS", "MARK SCHEME")
 SHORT = 8  # characters: such a line is written by everybody
@@ -19,6 +28,7 @@ OF_A_CELL, OF_A_FILE = 0.5, 0.75
 # Answer -> a file that students get because they build on it. Lesson 09 shows the naive tower: its walk through the
 # blocks (0.83) stands in the tower that is asked for too, whose work is in the blocks and their operators.
 GIVEN = {"capstone_tower": "course_lib/models/siglip/naive.py"}
+LONG_S = 20  # for one class or function
 FEWEST = 3  # lines, or statements: a shorter answer is written alike by everybody
 
 
@@ -71,6 +81,51 @@ def text_in_files(script: NotebookNode, files: Mapping[str, str]) -> list[str]:
             if share >= OF_A_FILE and name != GIVEN.get(grade_id):
                 wrong.append(f"{name} holds {share:.0%} of the solution of {grade_id}")
     return wrong
+
+
+def answers_in_modules(unit: str, names: Iterable[str]) -> list[str]:
+    """Classes and functions of these files of exercises that are an answer as they stand, a sentence each.
+
+    Those count that get the cases right which hold an exercise's point. Kernels are not looked for: none stands in an
+    exercise. Tried in a process of its own, since what is no answer may do anything.
+    """
+    written = [name.removesuffix(".py").replace("/", ".") for name in names if name.startswith("autograder/exercises/")]
+    wrong = []
+    for exercise in of_unit(unit):
+        if exercise.kind == "scenario":
+            with multiprocessing.get_context("fork").Pool(1) as apart:
+                wrong += apart.apply(_that_answer, (exercise.name, written))
+    return wrong
+
+
+def _that_answer(name: str, modules: list[str]) -> list[str]:
+    exercise = get(name)
+    signal.signal(signal.SIGALRM, _took_too_long)
+    return [
+        f"{place} is an answer to {name}" for place, made in _made_in(modules, exercise) if _is_answer(exercise, made)
+    ]
+
+
+def _made_in(modules: list[str], exercise: Exercise) -> Iterator[tuple[str, Callable]]:
+    kind = inspect.isclass if exercise.entry[0].isupper() else inspect.isfunction
+    for module in modules:
+        for name, made in inspect.getmembers(importlib.import_module(module), kind):
+            if made.__module__ == module:
+                yield f"{module}.{name}", made
+
+
+def _is_answer(exercise: Exercise, made: Callable) -> bool:
+    signal.alarm(LONG_S)
+    try:
+        return examine(exercise, made, 0, only=exercise.point or [case.name for case in exercise.cases]).accepted
+    except Exception:
+        return False
+    finally:
+        signal.alarm(0)
+
+
+def _took_too_long(*_) -> None:
+    raise TimeoutError
 
 
 def what_a_release_may_not_hold(release: NotebookNode) -> list[str]:

@@ -4,6 +4,7 @@ import argparse
 import ast
 import errno
 import io
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.classroom import bundle, lessons
+from autograder.classroom import bundle, leaks, lessons
+from autograder.exercise import get
 from course_lib.results import ROOT
 
 SOME = bundle.chosen_lessons(["00_start", "flash"])
@@ -28,12 +30,13 @@ def unpacked(folder: Path, held: dict[str, bytes]) -> Path:
     return folder / bundle.TOP
 
 
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess:
+def run(folder: Path, *command: str, **options) -> subprocess.CompletedProcess:
     """In an unpacked bundle, with no other course to import."""
     others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and Path(part) != ROOT]
     path = os.pathsep.join([str(folder), *others])
     settings = os.environ | {"PYTHONPATH": path}
-    return subprocess.run([sys.executable, *command], cwd=folder, env=settings, capture_output=True, text=True)
+    options |= {"capture_output": True, "text": True}
+    return subprocess.run([sys.executable, *command], cwd=folder, env=settings, **options)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +175,65 @@ def test_checks_answer_in_it(students):
     code += "print(float(check('start.axpy', lambda *args: None)), sys.modules['autograder'].__file__)"
     done = run(students, "-c", code)
     assert done.stdout.split() == ["0.0", str(students / "autograder/__init__.py")], done.stderr
+
+
+TRUTHS = sorted((ROOT / "autograder/exercises").glob("*/*_truth.py"))
+
+
+@pytest.mark.parametrize("lesson", ALL, ids=lambda lesson: lesson.unit)
+def test_no_class_or_function_that_students_get_is_an_answer(lesson):
+    held = [path.relative_to(ROOT).as_posix() for path in bundle.copied([lesson]) - {*TRUTHS}]
+    assert leaks.answers_in_modules(lesson.name, [name for name in held if name.endswith(".py")]) == []
+
+
+def test_what_computes_a_truth_is_found_to_be_an_answer_and_is_not_in_it(students):
+    names = [path.relative_to(ROOT).as_posix() for path in TRUTHS]
+    assert len(names) == 5 and not [name for name in names if (students / name).exists()]
+    wrong = leaks.answers_in_modules("dispatch", names)
+    for made, exercise in (("table_truth.Table", "table"), ("meter_truth.Meter", "meter")):
+        assert f"autograder.exercises.dispatch.{made} is an answer to dispatch.{exercise}" in wrong
+
+
+RECORDED = """
+import importlib.util, json, sys
+import course_lib.device
+from autograder.call.in_process import examine
+from autograder.exercise import get
+said = {}
+for name, path, right, mistaken in json.load(sys.stdin):
+    spec = importlib.util.spec_from_file_location("theirs", path)
+    theirs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(theirs)
+    for made in (right, mistaken):
+        verdict = examine(get(name), eval(made, vars(theirs)), 5)
+        said[f"{name} {made}"] = [verdict.points, verdict.diagnosis and verdict.diagnosis.says[:40]]
+print(json.dumps(said))
+"""
+THEIRS = (  # an answer, a mistake, and how its name begins
+    ("dispatch.table", "Table", "IncludeWins", "A key that is both included and excluded"),
+    ("dispatch.meter", "Meter", "FourBytes", "Elements are not always 4 bytes"),
+    ("dispatch.subclass", "Scaled", "TypeForgotten", "The wrapper has another type"),
+    ("dispatch.keys", "Rule().met", "ModeIgnored().met", ""),
+    (
+        "compile.guards",
+        "lambda calls, *rest: Rule(*rest).compiles(calls)",
+        "lambda calls, *rest: TypesAlike(*rest).compiles(calls)",
+        "The type is guarded",
+    ),
+)
+
+
+def test_an_answer_is_right_and_a_mistake_has_its_name_where_the_truth_was_written_down(students):
+    asked = []
+    for name, right, wrong, _ in THEIRS:
+        asked.append((name, str(ROOT / "autograder/exercises" / f"{name.replace('.', '/')}_truth.py"), right, wrong))
+    done = run(students, "-c", RECORDED, input=json.dumps(asked))
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    for name, right, wrong, names in THEIRS:
+        assert said[f"{name} {right}"] == [get(name).points, None]
+        points, told = said[f"{name} {wrong}"]
+        assert points < get(name).points and told.startswith(names)
 
 
 @pytest.mark.slow

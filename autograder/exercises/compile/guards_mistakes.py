@@ -6,7 +6,7 @@ from autograder.exercise import Mistake
 from autograder.exercises.recorded import apart
 
 try:
-    from autograder.exercises.compile import guards_truth as truth
+    import autograder.exercises.compile.guards_truth as truth
 except ModuleNotFoundError as missing:
     truth = apart(missing)
 

@@ -6,7 +6,7 @@ from autograder.exercise import Mistake
 from autograder.exercises.recorded import apart
 
 try:
-    from autograder.exercises.dispatch import keys_truth as truth
+    import autograder.exercises.dispatch.keys_truth as truth
 except ModuleNotFoundError as missing:
     truth = apart(missing)
 

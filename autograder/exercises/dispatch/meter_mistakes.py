@@ -7,7 +7,7 @@ from autograder.exercises.recorded import apart
 from autograder.inside.probes.meters import metered
 
 try:
-    from autograder.exercises.dispatch import meter_truth as truth
+    import autograder.exercises.dispatch.meter_truth as truth
 except ModuleNotFoundError as missing:
     truth = apart(missing)
 

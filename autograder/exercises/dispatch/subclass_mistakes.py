@@ -7,7 +7,7 @@ from autograder.exercises.recorded import apart
 from autograder.inside.probes.scaling import worked_out
 
 try:
-    from autograder.exercises.dispatch import subclass_truth as truth
+    import autograder.exercises.dispatch.subclass_truth as truth
 except ModuleNotFoundError as missing:
     truth = apart(missing)
 

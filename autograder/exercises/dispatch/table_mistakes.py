@@ -7,7 +7,7 @@ from autograder.exercises.recorded import apart
 from autograder.inside.probes.dispatching import ran
 
 try:
-    from autograder.exercises.dispatch import table_truth as truth
+    import autograder.exercises.dispatch.table_truth as truth
 except ModuleNotFoundError as missing:
     truth = apart(missing)
 
