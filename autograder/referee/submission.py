@@ -89,15 +89,17 @@ class Submission:
         deciding = [cell.name for cell in self.cells if cell.name == last or entry in _defines(cell.source)]
         return deciding[-1] if deciding else ""
 
-    def missing(self, entry: str, troubles: Iterable[Sequence[str]] = ()) -> str:
-        """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised."""
+    def missing(self, entry: str, troubles: Sequence[Sequence[str]] = ()) -> str:
+        """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised. A setup
+        cell is ours, and raises where it needs what an exercise hides: that is told where no other cell raised."""
         why = f"`{entry}` is not defined by any solution cell or cell of your own."
         if entry in self.demonstrated:
             why = (
                 f"`{entry}` is defined only in a demonstration cell, and those are not part of a submission. "
                 "Move it to the solution cell or to a cell of your own."
             )
-        return " ".join([why, *map(in_words, troubles)])
+        theirs = [one for one in troubles if not one[0].startswith(f"{SETUP} ")]
+        return " ".join([why, *map(in_words, theirs or troubles)])
 
 
 def in_words(trouble: Sequence[str]) -> str:
@@ -237,7 +239,7 @@ def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterab
         part = _part(cell)
         if part == "setup":
             setups += 1
-            cells.append(Cell(f"setup {setups}", as_python(_text(cell))))
+            cells.append(Cell(f"{SETUP} {setups}", as_python(_text(cell))))
         elif part == "solution":
             cells.append(Cell(_marks(cell)["grade_id"], as_python(_text(cell))))
         elif part == "own":
