@@ -160,6 +160,19 @@ def test_another_way_to_write_it_is_not_alike(other):
     assert likeness.likeness(likeness.parts(SOFTMAX), likeness.parts(source)) < likeness.ALIKE
 
 
+def test_of_each_group_the_two_that_are_the_most_alike_come_first_and_it_says_how_alike_they_are():
+    """Groups grow together, whichever pair was found first."""
+    texts = [SOFTMAX + "".join(f"a{m} = {m}.0\nb{m} = a{m} + {m}\n" for m in range(n)) for n in range(12)]
+    found = [answer(f"s{n:02}", 8, source=text) for n, text in enumerate(texts)]
+    found += [answer(f"t{n:02}", 8, "roofline.work", source=text) for n, text in enumerate(texts[::3])]
+    groups, _ = likeness.groups(found)
+    assert sum(len(group.answers) for group in groups) > 12
+    for group in groups:
+        pairs = itertools.combinations([likeness.parts(one.source) for one in group.answers], 2)
+        of_pairs = [likeness.likeness(*pair) for pair in pairs]
+        assert of_pairs[0] == max(of_pairs) == group.likeness
+
+
 def test_groups_are_told_once_and_neither_short_answers_nor_the_usual_way():
     others = [find(f"roofline.softmax/right/{name}").source for name in ("one_block", "several_rows")]
     found = [answer(name, 8, source=f"{SOFTMAX}# {name}\n") for name in ("ada", "bob", "cy")]

@@ -136,17 +136,16 @@ def _grouped(name: str, mine: list[tuple[Answer, Counter]]) -> list[Group]:
             if (alike := likeness(counts, others)) >= ALIKE:
                 near.append((alike, one, other))
     near.sort(key=lambda pair: (-pair[0], pair[1].student, pair[2].student))
-    of: dict[str, list[Answer]] = {}  # student -> the group
-    best: dict[int, float] = {}
+    of: dict[str, tuple[float, list[Answer]]] = {}  # student -> the group, and how alike its first two are
     for alike, one, other in near:
-        first, second = of.get(one.student, [one]), of.get(other.student, [other])
+        mine = [of.get(answer.student, (alike, [answer])) for answer in (one, other)]
+        (most, first), (_, second) = sorted(mine, key=lambda group: (-group[0], -len(group[1])))
         if first is second:
             continue
-        best.setdefault(id(first), alike)
         first += second
-        of |= dict.fromkeys((answer.student for answer in first), first)
-    lists = {id(group): group for group in of.values()}
-    return [Group(name, tuple(group), best[key]) for key, group in lists.items()]
+        of |= dict.fromkeys((answer.student for answer in first), (most, first))
+    found = {id(group): Group(name, tuple(group), most) for most, group in of.values()}
+    return [*found.values()]
 
 
 def without_words(source: str) -> str:
