@@ -111,6 +111,7 @@ def reasons(one: Decided) -> list[str]:
     for line in one.verdict["text"]:
         case = next((name for name in expected if line.startswith(f"  wrong: {name} (")), "")
         lines += [line, *([f"    {expected.pop(case)}"] if case else [])]
+    lines += one.verdict.get("endless", [])
     lines += [f"torch {machine['torch']}, triton {machine['triton']}, tier {one.verdict['tier']}."]
     if not seeds.is_open(one.item.lesson):
         return [*lines, f"Its seed is closed: python -m autograder seeds {one.item.lesson} --open, after the deadline."]

@@ -128,9 +128,10 @@ WRONG = {"dispatch.keys": "no_grad_changes_keys", "dispatch.meter": "batch_forgo
 @pytest.mark.parametrize("name", WRONG)
 def test_why_shows_what_was_answered_and_expected_and_no_report_of_the_student_does(folder, name):
     judged = examine(exercise.get(name), find(f"{name}/mistakes/{WRONG[name]}").function, seed=3)
-    kept = verdicts.stored(judged) | {"machine": {"torch": "2", "triton": "3"}, "seed": ""}
+    kept = verdicts.stored(judged) | {"machine": {"torch": "2", "triton": "3"}, "seed": "", "endless": ["No end."]}
     said = appeals.reasons(appeals.Decided(ADA, "", Asked(name, False), kept, "", True))
     wrong = [number for number, line in enumerate(said) if line.startswith("  wrong: ")]
+    assert "No end." in said, "feedback names cells that do not end too"
     assert wrong and all(re.match(r"    `\w+`: answered .+, expected [\[{]", said[at + 1]) for at in wrong), said
     truth = said[wrong[0] + 1].rpartition(", expected ")[2]
     assert truth not in "".join(kept["text"]) and escape(truth) not in kept["html"]

@@ -234,9 +234,9 @@ def _seconds(answers: Sequence[Answer]) -> str:
 def _alike(answers: Sequence[Answer]) -> str:
     groups, usual = likeness.groups(answers)
     said = (
-        "Answers whose syntax trees are nearly the same when names, strings, comments and layout are left out. They are "
-        "there to look at, and no charge: an exercise may leave little choice, and students may work together where "
-        "you allow it."
+        "Answers whose syntax trees are nearly the same when names, strings, comments and layout are left out. They "
+        "are there to look at, and no charge: an exercise may leave little choice, and students may work together "
+        "where you allow it."
     )
     parts = [f"<p>{said}</p>"]
     if usual:
