@@ -105,9 +105,14 @@ def in_short(one: Decided) -> str:
 
 
 def reasons(one: Decided) -> list[str]:
-    """The report that the student got, and where it was made. The seed only when seeds are open."""
-    machine = one.verdict["machine"]
-    lines = [*one.verdict["text"], f"torch {machine['torch']}, triton {machine['triton']}, tier {one.verdict['tier']}."]
+    """The report that the student got, what was expected, and where it was made. The seed only when seeds are open."""
+    machine, lines = one.verdict["machine"], []
+    expected = dict(one.verdict.get("expected", {}))  # a verdict of an earlier version has none
+    for line in one.verdict["text"]:
+        case = next((name for name in expected if line.startswith(f"  wrong: {name} (")), "")
+        lines += [line, *([f"    {expected.pop(case)}"] if case else [])]
+    lines += one.verdict.get("endless", [])
+    lines += [f"torch {machine['torch']}, triton {machine['triton']}, tier {one.verdict['tier']}."]
     if not seeds.is_open(one.item.lesson):
         return [*lines, f"Its seed is closed: python -m autograder seeds {one.item.lesson} --open, after the deadline."]
     judging = one.item.judging()

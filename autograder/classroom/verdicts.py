@@ -205,7 +205,7 @@ def read(path: Path) -> dict | None:
 
 
 def stored(verdict: Verdict | SpeedVerdict) -> dict:
-    """What a verdict file holds: the points, and the report in both forms."""
+    """What a verdict file holds: the points, and the report in both forms. What was expected is for the instructor."""
     is_speed = isinstance(verdict, SpeedVerdict)
     with quiet():
         return {
@@ -219,6 +219,7 @@ def stored(verdict: Verdict | SpeedVerdict) -> dict:
             "html": visible((report.speed_html if is_speed else report.html)(verdict)),
             "endless": [] if is_speed else list(map(visible, verdict.endless)),
             "cases": [] if is_speed else [[case.name, case.right] for case in verdict.cases],
+            "expected": {} if is_speed else {c.name: visible(c.expected) for c in verdict.cases if c.expected},
             "mistake": "" if is_speed or not verdict.diagnosis else verdict.diagnosis.mistake or "",
             "share": min((row.share for row in verdict.rows), default=None) if is_speed else None,
         }

@@ -36,7 +36,8 @@ class _Nothing:
 def run_cells(
     cells: Iterable[tuple[str, str]], seconds: float, settled: str = "", apart: bool = False
 ) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
-    """The names that the cells leave behind, and for each cell that raised: its name, the error, the line.
+    """The names that the cells leave behind, and of each cell that raised its name, the error and the line: that of
+    the cell `settled` first, and those above it before those below.
 
     cells: name and source of each. Each may use a third of the seconds that are left, so that one endless loop is not
     the end. settled: the cell after which names keep their values: what later cells bind again counts only while these
@@ -48,8 +49,9 @@ def run_cells(
     module.get_ipython = _Nothing
     module.display = lambda *args, **options: None
     cells, troubles, kept, left, future, runner = [*cells], [], {}, seconds, 0, asyncio.Runner()
+    last = next((number for number, (name, _) in enumerate(cells) if name == settled), len(cells))
     paths, loop = {f"<{name}>" for name, _ in cells}, runner.get_loop()
-    for name, source in cells:
+    for number, (name, source) in enumerate(cells):
         path = f"<{name}>"
         linecache.cache[path] = (len(source), None, lines_of(source), path)
         own = OwnTime(max(0.1, left) / 3, lacked_here)
@@ -68,19 +70,25 @@ def run_cells(
                     except (ImportError, AttributeError, NameError) as error:
                         if not apart:
                             raise
-                        troubles.append(_trouble(name, error))
+                        troubles.append((_how_far(number, last, passed_over=True), _trouble(name, error)))
                 if asyncio.all_tasks(loop):
                     runner.run(asyncio.sleep(0))  # tasks that the cell made begin
                 _let_go()
             except BaseException as error:  # `exit()` in a cell ends that cell only
                 _let_go()
-                troubles.append(_trouble(name, error))
+                troubles.append((_how_far(number, last), _trouble(name, error)))
         left -= own.charged
         if name == settled:
             kept = dict(module.__dict__)
     _let_go()  # an alarm that rang while a cell ended may have set another
     module.__dict__.update(kept)
-    return module.__dict__, troubles
+    return module.__dict__, [trouble for _, trouble in sorted(troubles, key=lambda one: one[0])]
+
+
+def _how_far(number: int, last: int, passed_over: bool = False) -> tuple:
+    """Of what went wrong in a cell, the least is told first: few are told, and it may be why a name is not there. Where
+    something is hidden, every statement that needs it is passed over, and says little beside what ended a cell."""
+    return number > last, number != last, passed_over, -number
 
 
 def lines_of(source: str) -> list[str]:

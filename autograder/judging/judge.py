@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ NO_SPEED = "waits for a GPU; without one no speed can be measured."
 NOT_ALONE = "waits for a GPU of its own: where this was judged, others may have used the GPU at the same time."
 Trial = tuple[Case, Call, Outcome]
 Siblings = Callable[[Case, int], list[Values]]
+SHORT = 300  # characters of an expected value that is shown to the instructor
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def _compared(
         why, errors, fine = by_output(exercise, args, want, outcome, of_call)
         why = brief(why, SAID)
         picture = _picture(want, outcome, of_call) if why else None
-        cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture, fine))
+        expected = _expected(want, outcome, fine) if why else ""
+        cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture, fine, expected))
         tried.append(TriedCase(case, call.sizes, args, want, outcome, not why, why))
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
 
@@ -212,6 +215,19 @@ def _picture(want: Values, outcome: Outcome, limits) -> Picture | None:
             if truth.numel() >= 2:
                 return Picture(name, over_limit(got, truth, limits).cpu())
     return None
+
+
+def _expected(want: Values, outcome: Outcome, fine: Sequence[str]) -> str:
+    """The wrong outputs that are plain data, beside what is true, where that is short."""
+    said = []
+    for name, truth in want.items():
+        got = outcome.outputs.get(name)
+        if name in fine or name not in outcome.outputs or isinstance(truth, torch.Tensor):
+            continue
+        with contextlib.suppress(Exception):  # in a process of their own, an answer may be anything
+            if got != truth and len(expected := repr(truth)) <= SHORT:
+                said.append(f"`{name}`: answered {brief(repr(got), SHORT)}, expected {expected}")
+    return "; ".join(said)
 
 
 def no_speed(exercise: Exercise, tier: str, why: str = NO_SPEED) -> SpeedVerdict:

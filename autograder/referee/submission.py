@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from symtable import SymbolTable, symtable
 
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -41,7 +42,7 @@ CHECKED = re.compile(r"""\bcheck\(\s*["'][\w.]+["']\s*,\s*(\w+)""")  # in a chec
 # By these cells can bind a name that stands in a string, as names and as attributes.
 BINDING = set("eval exec globals setattr vars".split())
 INNER = set("__builtins__ __dict__ __globals__ __setattr__ f_globals f_locals".split())
-LOOKS_UP = BINDING | INNER | {"get_ipython", "locals"}
+LOOKS_UP = BINDING | INNER | set("__import__ __main__ get_ipython getmodule import_module locals modules".split())
 MERGE = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE)  # what a merge that was not finished leaves in a file
 # Controls: a terminal obeys some, and others turn the order of a line around, so that code reads as what it is not.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
@@ -88,15 +89,17 @@ class Submission:
         deciding = [cell.name for cell in self.cells if cell.name == last or entry in _defines(cell.source)]
         return deciding[-1] if deciding else ""
 
-    def missing(self, entry: str, troubles: Iterable[Sequence[str]] = ()) -> str:
-        """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised."""
+    def missing(self, entry: str, troubles: Sequence[Sequence[str]] = ()) -> str:
+        """Why an exercise has no function to judge. troubles: name, error and line of each cell that raised. A setup
+        cell is ours, and raises where it needs what an exercise hides: that is told where no other cell raised."""
         why = f"`{entry}` is not defined by any solution cell or cell of your own."
         if entry in self.demonstrated:
             why = (
                 f"`{entry}` is defined only in a demonstration cell, and those are not part of a submission. "
                 "Move it to the solution cell or to a cell of your own."
             )
-        return " ".join([why, *map(in_words, troubles)])
+        theirs = [one for one in troubles if not one[0].startswith(f"{SETUP} ")]
+        return " ".join([why, *map(in_words, theirs or troubles)])
 
 
 def in_words(trouble: Sequence[str]) -> str:
@@ -151,9 +154,9 @@ def release_of_cells(cells: Sequence[Mapping], releases: Iterable[Path]) -> Path
 
 
 def _untouched(release: Mapping, found: Submission) -> frozenset[str]:
-    """Entry points whose cell is still the stub, while nothing that the student wrote names what that cell defines."""
+    """Entry points whose cell is still the stub, while nothing that the student wrote can change what it defines."""
     empty = code_of(release).cells
-    names = _named_in([cell.source for cell in found.cells if cell not in empty])
+    names = _meant_in([cell.source for cell in found.cells if cell not in empty])
     stubs = [(cell, _defines(cell.source)) for cell in empty if NOT_WRITTEN in cell.source]
     return frozenset(
         entry
@@ -163,16 +166,39 @@ def _untouched(release: Mapping, found: Submission) -> frozenset[str]:
     )
 
 
-def _named_in(sources: Sequence[str]) -> set[str]:
-    """Words that these cells may mean as names: those of strings and comments only where names may be looked up."""
+def _meant_in(sources: Sequence[str]) -> set[str]:
+    """Names of the notebook that these cells bind, or hand on to what could change the thing. A local variable and an
+    attribute are other things, and a call leaves what it calls as it was. A cell that is no Python may mean all of its
+    words, and where names may be looked up, those of all cells may be meant."""
     names: set[str] = set()
     for source in sources:
         try:
+            tree, table = ast.parse(source), symtable(source, "<cell>", "exec")
             tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-            names |= {one.string for one in tokens if one.type == tokenize.NAME}
-        except (SyntaxError, tokenize.TokenError):
-            names |= LOOKS_UP
-    return names | set(re.findall(r"\w+", "\n".join(sources))) if names & LOOKS_UP else names
+            looks_up = LOOKS_UP & {one.string for one in tokens if one.type == tokenize.NAME}
+        except (RecursionError, MemoryError, tokenize.TokenError):  # where it is run, there may be more stack
+            looks_up = LOOKS_UP
+        except (SyntaxError, ValueError):
+            names |= _words(source)
+            continue
+        if looks_up:
+            return _words(*sources)
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called}
+        names |= _of_notebook(table, read)
+    return names
+
+
+def _words(*sources: str) -> set[str]:
+    return set(re.findall(r"\w+", "\n".join(sources)))
+
+
+def _of_notebook(table: SymbolTable, read: Container[str]) -> set[str]:
+    """Of the names in this block and those within: the ones that the notebook shares, where they are bound or read."""
+    shared = [one for one in table.get_symbols() if table.get_type() == "module" or one.is_global()]
+    bound = (one.is_assigned() or one.is_imported() or one.is_declared_global() for one in shared)
+    mine = {one.get_name() for one, binds in zip(shared, bound, strict=True) if binds or one.get_name() in read}
+    return mine.union(*(_of_notebook(child, read) for child in table.get_children()))
 
 
 def _misplaced(release: Mapping, repaired: Mapping, changed: Iterable[Mapping]) -> list[str]:
@@ -213,7 +239,7 @@ def code_of(repaired: Mapping, notes: Sequence[str] = (), demonstrations: Iterab
         part = _part(cell)
         if part == "setup":
             setups += 1
-            cells.append(Cell(f"setup {setups}", as_python(_text(cell))))
+            cells.append(Cell(f"{SETUP} {setups}", as_python(_text(cell))))
         elif part == "solution":
             cells.append(Cell(_marks(cell)["grade_id"], as_python(_text(cell))))
         elif part == "own":

@@ -5,18 +5,22 @@ import datetime
 import functools
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
+from autograder import exercise
 from autograder.bank import find
+from autograder.call.in_process import examine
 from autograder.classroom import appeals, cohort, grading, handed_in, marks, regrade, seeds, taken, trying, verdicts
 from autograder.classroom.taken import Item
 from autograder.classroom.verdicts import Asked, Judging, is_check
@@ -116,6 +120,25 @@ def test_the_table_of_a_regrading_tells_marks_before_and_after_and_that_those_by
 
 def asked(**more) -> argparse.Namespace:
     return argparse.Namespace(student="ada", lesson=LESSON, exercise=SOFTMAX, why=False, again=False, **more)
+
+
+WRONG = {"dispatch.keys": "no_grad_changes_keys", "dispatch.meter": "batch_forgotten"}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_why_shows_what_was_answered_and_expected_and_no_report_of_the_student_does(folder, name):
+    judged = examine(exercise.get(name), find(f"{name}/mistakes/{WRONG[name]}").function, seed=3)
+    kept = verdicts.stored(judged) | {"machine": {"torch": "2", "triton": "3"}, "seed": "", "endless": ["No end."]}
+    said = appeals.reasons(appeals.Decided(ADA, "", Asked(name, False), kept, "", True))
+    wrong = [number for number, line in enumerate(said) if line.startswith("  wrong: ")]
+    assert "No end." in said, "feedback names cells that do not end too"
+    assert wrong and all(re.match(r"    `\w+`: answered .+, expected [\[{]", said[at + 1]) for at in wrong), said
+    truth = said[wrong[0] + 1].rpartition(", expected ")[2]
+    assert truth not in "".join(kept["text"]) and escape(truth) not in kept["html"]
+    del kept["expected"]  # as an earlier version wrote it
+    assert [line for line in said if not line.startswith("    `")] == appeals.reasons(
+        appeals.Decided(ADA, "", Asked(name, False), kept, "", True)
+    )
 
 
 def test_a_verdict_is_judged_again_on_its_seed_and_compared_and_nothing_is_kept(folder, points, monkeypatch, capsys):

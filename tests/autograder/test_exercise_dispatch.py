@@ -316,6 +316,32 @@ def test_what_a_cell_defines_after_it_needed_torch_is_there_for_the_rule():
         assert there.examine(get("dispatch.keys"), seed=5).accepted
 
 
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("def keys((tensors, around): return []", "raised SyntaxError"),
+        ("@cached\ndef keys(tensors, around): return []", "raised NameError: name 'cached' is not defined"),
+        ("keys = 1 / 0", "raised ZeroDivisionError"),
+    ],
+)
+def test_what_went_wrong_in_the_cell_of_the_rule_is_told_before_what_torch_s_absence_costs_others(asked, told):
+    setup = "from course_lib.device import DEVICE\nimport torch.nn.functional as F\nfrom torch.utils import data\n"
+    others = "a = torch.ones(1)\nb = torch.ones(2)\nc = torch.ones(3)\nd = torch.ones(4)\n"
+    cells = [("setup 1", setup), ("table", others), ("dispatch_keys", asked), ("your cell 1", others)]
+    submission = Submission(tuple(Cell(*one) for one in cells), checked={"keys": "dispatch_keys"})
+    with Referee(submission) as there:
+        note = there.examine(get("dispatch.keys"), seed=5).note
+    first = note.partition("The cell ")[2]
+    assert first.startswith(f"dispatch_keys {told}") and "setup" not in note, note
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_a_setup_cell_that_needs_torch_is_told_where_nothing_else_went_wrong():
+    with Referee(Submission((Cell("setup 1", "import torch.nn"),))) as there:
+        assert "The cell setup 1 raised ModuleNotFoundError" in there.examine(get("dispatch.keys"), seed=5).note
+
+
 def test_in_a_notebook_the_rule_finds_no_torch_either_and_the_notebook_keeps_it():
     names = {"torch": torch, "functional": torch.nn.functional, "seen": []}
     source = """

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from autograder.bank import find
+from autograder.bank import entries, find
 from autograder.classroom import export, marks, taken, verdicts
 from autograder.classroom.handed_in import CODE, take
 from autograder.classroom.overview import answers, command, items, likeness, page
@@ -96,10 +96,81 @@ def test_other_names_comments_and_layout_make_no_other_answer():
     assert likeness.likeness(likeness.parts(SOFTMAX), likeness.parts(renamed)) == 1.0
 
 
+METER = """
+class Meter(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.flops = self.bytes = 0
+        self.seen = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = self.run(func, args, kwargs=kwargs)
+        self.seen.setdefault("calls", []).append(func)
+        if made is None:
+            raise ValueError("nothing came back from " + str(func))
+        return made
+
+    def run(self, func, args, kwargs):
+        return func(*args, **(kwargs or {}))
+"""
+
+
+def test_who_renames_attributes_methods_parameters_and_strings_or_moves_a_method_makes_no_other_answer():
+    renamed = METER
+    for name, other in [("seen", "log"), ("run", "call"), ("kwargs", "more"), ("calls", "all")]:
+        renamed = re.sub(rf"\b{name}\b", other, renamed)
+    renamed = renamed.replace("nothing came back from ", "no result of ").replace("args=()", "args: tuple = ()")
+    assert likeness.likeness(likeness.parts(METER), likeness.parts(renamed)) == 1.0
+    above, method, below = renamed.partition("    def call")
+    moved = above.replace("    def __init__", f"{method}{below}\n    def __init__", 1)
+    assert likeness.likeness(likeness.parts(METER), likeness.parts(moved)) > likeness.ALIKE
+
+
+def test_attributes_of_others_numbers_and_which_names_are_the_same_tell_answers_apart():
+    for before, after in [(".append", ".extend"), ("= 0", "= 1"), ("made is None", "func is None")]:
+        other = METER.replace(before, after)
+        assert other != METER and likeness.likeness(likeness.parts(METER), likeness.parts(other)) < 1.0
+
+
+def test_right_answers_that_are_written_in_different_ways_are_not_alike():
+    """Of all pairs in the bank, one: the second differs from the first in a few words."""
+    near = []
+    for name in sorted({entry.exercise for entry in entries()}):
+        counts = [(one.name, likeness.parts(one.source)) for one in entries([name], ["right"])]
+        pairs = itertools.combinations([(name, told) for name, told in counts if told], 2)
+        near += [(one, two) for (one, a), (two, b) in pairs if likeness.likeness(a, b) >= likeness.ALIKE]
+    assert near == [("after_an_all_reduce", "whole_parameters")]
+
+
+def test_a_stub_is_no_answer_that_is_like_others(folder):
+    """Neither as it was released, nor with a comment, nor where something else was made of its name."""
+    release = json.loads((RELEASES / LESSON / f"{NAME}.ipynb").read_text())
+    stub = next("".join(c["source"]) for c in release["cells"] if "def softmax" in "".join(c["source"]))
+    path = taken.Item("ada", LESSON, NAME).path
+    notebook = json.loads(path.read_text())
+    for more in ("", "# soon\n", "\n\n"):
+        notebook["metadata"][CODE]["cells"][-1] = ["roofline_softmax", stub + more]
+        path.write_text(json.dumps(notebook))
+        assert [one.source for one in answers.gathered(LESSON)[0]] == ["", ""]
+
+
 @pytest.mark.parametrize("other", ["one_block", "several_rows"])
 def test_another_way_to_write_it_is_not_alike(other):
     source = find(f"roofline.softmax/right/{other}").source
     assert likeness.likeness(likeness.parts(SOFTMAX), likeness.parts(source)) < likeness.ALIKE
+
+
+def test_of_each_group_the_two_that_are_the_most_alike_come_first_and_it_says_how_alike_they_are():
+    """Groups grow together, whichever pair was found first."""
+    texts = [SOFTMAX + "".join(f"a{m} = {m}.0\nb{m} = a{m} + {m}\n" for m in range(n)) for n in range(12)]
+    found = [answer(f"s{n:02}", 8, source=text) for n, text in enumerate(texts)]
+    found += [answer(f"t{n:02}", 8, "roofline.work", source=text) for n, text in enumerate(texts[::3])]
+    groups, _ = likeness.groups(found)
+    assert sum(len(group.answers) for group in groups) > 12
+    for group in groups:
+        pairs = itertools.combinations([likeness.parts(one.source) for one in group.answers], 2)
+        of_pairs = [likeness.likeness(*pair) for pair in pairs]
+        assert of_pairs[0] == max(of_pairs) == group.likeness
 
 
 def test_groups_are_told_once_and_neither_short_answers_nor_the_usual_way():
@@ -200,6 +271,23 @@ def test_who_waits_is_told_with_the_reason():
     assert "Nobody." in told([answer("ada", 8)])
 
 
+def test_the_distribution_says_what_it_does_not_count():
+    found = [answer("ada", 4), answer("bob", 8), answer("cy", 2)]
+    assert "Half of the class has 4 points or more, of 8; the least is 2, the most 8.</p>" in told(found)
+    found += [answer(name, 0, "why", kind="words", waits="a person") for name in ("ada", "bob")]
+    found += [answer("cy", 0, kind="speed", waits="a GPU")]
+    said = told(found)
+    assert "Half of the class has 4 points or more so far, of 24; the least is 2, the most 8. Not counted: " in said
+    assert "answers in words that are not marked yet (2, of 2 students, worth 16 points in all); " in said
+    assert "other points that wait (1, of 1 student, worth 8 points in all)." in said
+
+
+def test_what_is_odd_about_a_hand_in_is_told_and_acts_in_no_page():
+    assert "odd about" not in told([answer("ada", 8)])
+    said = page.page(LESSON, [answer("ada", 8)], [], {"ada": "a"}, [("ada", f"A zip was handed in {EVIL}")])
+    assert "<td>ada</td><td>A zip was handed in &lt;script&gt;" in said and "<script" not in said
+
+
 # ------------------------------------------------------------------------------------------- from files
 
 
@@ -242,6 +330,27 @@ def test_what_the_files_say_is_gathered(folder):
     assert (work.name, work.tried, work.board) == ("roofline.work", False, False)
     assert (softmax.points, softmax.mistake, softmax.seconds, softmax.machine) == (5.0, "no_mask", 1.5, "a laptop")
     assert softmax.tried and softmax.source.startswith(SOFTMAX)
+
+
+def test_odd_hand_ins_and_cells_that_do_not_end_are_gathered(folder):
+    def hand_in(student: str, **files: str):
+        handed = folder.parent / "submitted" / student / LESSON
+        handed.mkdir(parents=True)
+        for name, text in files.items():
+            (handed / f"{name}.ipynb").write_text(text)
+        take(handed, RELEASES / LESSON, folder.parent / taken.TAKEN / student / LESSON)
+
+    ours, other = ((RELEASES / f"{one}.ipynb").read_text() for one in (f"{LESSON}/{NAME}", "00_start/start"))
+    hand_in("bob", roofline=other)
+    hand_in("cy", one=ours, two=ours)
+    verdict = json.loads((folder / "x.json").read_text())
+    (folder / "x.json").write_text(json.dumps(verdict | {"endless": ["The cell a did not end."]}))
+    found, ungraded = answers.gathered(LESSON)
+    said = answers.odd(LESSON, found)
+    assert ungraded == ["bob", "cy", "zoe"]
+    words = {"ada": "did not end", "bob": "the notebook of 00_start", "cy": "None of one.ipynb, two.ipynb is called"}
+    assert {student for student, _ in said} == {*words}
+    assert all(any(word in what for who, what in said if who == student) for student, word in words.items()), said
 
 
 def test_a_page_and_a_table_are_written_for_their_owner_alone(folder, tmp_path, capsys):

@@ -83,6 +83,15 @@ def test_what_is_told_of_cells_is_short_and_each_in_a_line():
     assert len(budget.endless) == rooms.SAID and not any("\n" in one for one in budget.endless.values())
 
 
+def test_of_many_cells_that_raised_the_one_that_should_define_the_answer_is_told_first():
+    above, below = [f"a{n} = missing" for n in range(4)], [f"b{n} = missing" for n in range(4)]
+    cells = tuple(Cell(f"cell {n}", text) for n, text in enumerate([*above, "def axpy(: pass", *below]))
+    with Referee(Submission(cells, checked={"axpy": "cell 4"})) as there:
+        note = there.examine(AXPY, seed=1).note
+    places = [note.index(f"The cell {told}") for told in ("cell 4 raised SyntaxError", "cell 3 ", "cell 2 ")]
+    assert places == sorted(places) and "cell 5" not in note, note
+
+
 def test_what_another_text_does_is_told_of_nobody():
     with room(RIGHT) as there:
         worker = rooms.Worker(there.room)

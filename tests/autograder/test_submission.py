@@ -68,15 +68,34 @@ BEGUN = {
         False,
     ),
     "its name in what is no Python": (lambda cells: cells[2].update(source="def g(: f"), False),
+    "another cell that is no Python": (
+        lambda cells: cells.extend([code("def g(: eval"), code("class h:\n    f = 3", "h")]),
+        True,
+    ),
     "the stub": (lambda cells: cells[0].update(source=cells[0]["source"] + "  # soon"), False),
     "a cell of its own": (lambda cells: cells.append(code("def f(): return 1")), False),
     "a name": (lambda cells: cells.append(code("f = lambda: 1")), False),
+    "a parameter, a local name, an attribute": (
+        lambda cells: cells[2].update(source="class g:\n    def __init__(self, f):\n        self.f = [f for f in f]"),
+        True,
+    ),
+    "the other exercise, which calls it": (lambda cells: cells[2].update(source="def g(): return f() + 1"), True),
+    "a call that may give it something else": (lambda cells: cells.append(code("replace(f)")), False),
+    "an attribute of it": (lambda cells: cells.append(code("f.__code__ = h.__code__")), False),
+    "the name of a loop": (lambda cells: cells.append(code("for f in (len,): pass")), False),
+    "an import": (lambda cells: cells.append(code("from math import floor as f")), False),
+    "an attribute of the notebook": (lambda cells: cells.append(code("import __main__ as m\nm.f = len")), False),
+    "an attribute of the notebook's module": (
+        lambda cells: cells.append(code("import sys\nsys.modules['__main__'].f = len")),
+        False,
+    ),
+    "an await at the top": (lambda cells: cells.append(code("f = await made()")), False),
     "the other exercise, with it": (lambda cells: cells[2].update(source="def g(): global f; f = len"), False),
 }
 
 
 @pytest.mark.parametrize("kind", BEGUN)
-def test_a_stub_is_untouched_while_nothing_that_was_written_names_what_it_defines(kind):
+def test_a_stub_is_untouched_while_nothing_that_was_written_can_change_what_it_defines(kind):
     change, untouched = BEGUN[kind]
     notebook = copy.deepcopy(STUB)
     change(notebook["cells"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from autograder import exercise as exercises
-from autograder.classroom import cohort, taken
+from autograder.classroom import cohort, handed_in, taken
 from autograder.classroom.marks import InBook, called, in_book, read_shown, shown_file
 from autograder.classroom.taken import VERDICTS, Item
 from autograder.classroom.verdicts import A_PERSON, Asked, asked_by, is_check, read, run_seed
@@ -33,8 +36,9 @@ class Answer:
     share: float | None = None  # of the reachable speed, at the worst size
     machine: str = ""
     torch: str = ""
-    source: str = ""  # of the last cell that defines what is asked for
+    source: str = ""  # of the last cell that defines what is asked for; "" where that is the one of the release
     board: bool = True  # may stand on the speed board
+    endless: tuple[str, ...] = ()  # what is told of cells that waited or went on for ever
 
     @property
     def item(self) -> str:
@@ -58,6 +62,14 @@ def gathered(lesson: str) -> tuple[list[Answer], list[str]]:
     return found, sorted(set(ungraded))
 
 
+def odd(lesson: str, found: Iterable[Answer]) -> list[tuple[str, str]]:
+    """Student, and what is to be said of a hand-in as a whole: another lesson's notebook, several, a zip, a cell that
+    does not end."""
+    said = [(item.student, note) for item in taken.items(lesson) for note in handed_in.odd(item.path)]
+    said += [(one.student, note) for one in found for note in one.endless]
+    return sorted(dict.fromkeys(said), key=itemgetter(0))
+
+
 def _answer(item: Item, cell, shown: dict, marks: InBook | None, code: Submission | None) -> Answer:
     asked = asked_by(cell) if is_check(cell) else None
     given = {"student": item.student, "out_of": float(cell.metadata.nbgrader["points"])}
@@ -73,6 +85,7 @@ def _answer(item: Item, cell, shown: dict, marks: InBook | None, code: Submissio
     entry = exercises.get(asked.name).entry
     given["why"] = given["why"] or (verdict["text"][0] if given["waits"] and verdict.get("text") else "")
     cells = code.cells if code else ()
+    source = definition(entry, [one.source for one in cells])
     return Answer(
         name=asked.name,
         kind="speed" if asked.speed else "code",
@@ -82,8 +95,9 @@ def _answer(item: Item, cell, shown: dict, marks: InBook | None, code: Submissio
         share=verdict.get("share"),
         machine=verdict.get("machine", {}).get("name", ""),
         torch=verdict.get("machine", {}).get("torch", ""),
-        source=definition(entry, [one.source for one in cells]),
+        source="" if _bare(source) in _released(item.lesson, item.notebook) else source,
         board=not any(NO_BOARD.search(one.source) for one in cells),
+        endless=tuple(verdict.get("endless", ())),
         **given,
     )
 
@@ -96,6 +110,20 @@ def definition(entry: str, sources: Iterable[str]) -> str:
         if tree and any(getattr(node, "name", None) == entry for node in tree.body):
             found = source
     return found
+
+
+@functools.cache
+def _released(lesson: str, notebook: str) -> frozenset[str]:
+    """The cells of a release, among them the stubs."""
+    return frozenset(_bare(cell.source) for cell in taken.released(lesson, notebook).cells if cell.cell_type == "code")
+
+
+def _bare(source: str) -> str:
+    """The code without comments and layout."""
+    try:
+        return ast.dump(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return source
 
 
 FIRST = (

@@ -31,7 +31,8 @@ def main(args: argparse.Namespace) -> int:
         folder = args.out or taken.VERDICTS / "reports"
         folder.mkdir(parents=True, exist_ok=True)
         html, table = folder / f"{args.lesson}.html", folder / f"{args.lesson}.csv"
-        html.write_text(page.page(args.lesson, found, ungraded, names), encoding="utf-8")
+        said = page.page(args.lesson, found, ungraded, names, answers.odd(args.lesson, found))
+        html.write_text(said, encoding="utf-8")
         write_table(table, found, names)
     print(f"{html}\n{table}")
     return DONE

@@ -1,4 +1,4 @@
-"""Answers that are nearly the same text, by their syntax trees: names, comments and layout do not count.
+"""Answers that are nearly the same text, by their syntax trees: names, strings, comments and layout do not count.
 
 This is something to look at, and no charge: short answers are often alike, and so are those that follow a lecture.
 """
@@ -28,24 +28,15 @@ class Group:
     likeness: float  # of these two
 
 
-def normalised(source: str) -> ast.Module | None:
-    """The tree with each name replaced by the order of its first use, and without docstrings."""
+def plain(source: str) -> ast.Module | None:
+    """The tree without docstrings and types."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    names: dict[str, str] = {}
-
-    def plain(name: str) -> str:
-        return names.setdefault(name, f"n{len(names)}")
-
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            node.id = plain(node.id)
-        elif isinstance(node, ast.arg):
-            node.arg, node.annotation = plain(node.arg), None
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            node.name = plain(node.name)
+        for without in {"annotation", "returns"} & {*node._fields}:
+            setattr(node, without, None)
         for block in ("body", "orelse", "finalbody"):
             if isinstance(statements := getattr(node, block, None), list):
                 setattr(node, block, [one for one in statements if not _is_text(one)])
@@ -56,26 +47,63 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
+def given(tree: ast.AST) -> tuple[set[str], set[str]]:
+    """Names that the answer itself gives, beside those of variables: of attributes and methods, and of parameters."""
+    attributes: set[str] = set()
+    parameters: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            attributes |= {name for one in node.body if (name := getattr(one, "name", None))}
+            fields = [one for one in node.body if isinstance(one, ast.Assign | ast.AnnAssign)]
+            names = [one for field in fields for one in ast.walk(field) if isinstance(one, ast.Name)]
+            attributes |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            attributes.add(node.attr)
+        elif isinstance(node, ast.arg):
+            parameters.add(node.arg)
+    return attributes, parameters
+
+
 def parts(source: str) -> Counter:
-    """The subtrees of the normalised tree, as hashes; empty where it is no Python or too short."""
-    tree = normalised(source)
+    """The subtrees, as hashes; empty where it is no Python or too short. Within each, a name that the answer gives and
+    a string are replaced by the place of its first use there: who renames one, or moves a part, changes nothing."""
+    tree = plain(source)
     if tree is None:
         return Counter()
-    found: Counter = Counter()
+    found, own = Counter(), given(tree)
 
-    def visited(node: ast.AST) -> str:
-        inner = "".join(visited(child) for child in ast.iter_child_nodes(node))
-        told = getattr(node, "id", getattr(node, "arg", getattr(node, "attr", "")))
-        told = repr(node.value) if isinstance(node, ast.Constant) else told
-        digest = hashlib.sha256(f"{type(node).__name__}({told}){inner}".encode()).hexdigest()[:12]
-        found[digest] += 1
-        return digest
+    def visited(node: ast.AST) -> list[tuple[str, str]]:
+        """What is told of a node and all within it, in order: whether it is replaced, and what it is."""
+        told = [("", f"({type(node).__name__}"), *_told(node, *own)]
+        for child in ast.iter_child_nodes(node):
+            told += visited(child)
+        told.append(("", ")"))
+        first: dict[tuple[str, str], str] = {}
+        text = [kind + first.setdefault((kind, what), str(len(first))) if kind else what for kind, what in told]
+        found[hashlib.sha256(" ".join(text).encode(errors="replace")).hexdigest()[:12]] += 1
+        return told
 
     try:
         visited(tree)
     except RecursionError:
         return Counter()
     return found if found.total() >= LEAST_NODES else Counter()
+
+
+def _told(node: ast.AST, attributes: set[str], parameters: set[str]) -> list[tuple[str, str]]:
+    """The name or the value of a node. Variables, attributes, names of parameters in calls and strings are renamed each
+    by themselves."""
+    if isinstance(node, ast.Name):
+        return [("name", node.id)]
+    if isinstance(node, ast.arg):
+        return [("name", node.arg)]
+    if isinstance(node, ast.Attribute):
+        return [("attribute" if node.attr in attributes else "", node.attr)]
+    if isinstance(node, ast.keyword):
+        return [("keyword" if node.arg in parameters else "", str(node.arg))]
+    if isinstance(node, ast.Constant):
+        return [("string", node.value)] if isinstance(node.value, str) else [("", repr(node.value))]
+    return []
 
 
 def likeness(one: Counter, other: Counter) -> float:
@@ -108,17 +136,16 @@ def _grouped(name: str, mine: list[tuple[Answer, Counter]]) -> list[Group]:
             if (alike := likeness(counts, others)) >= ALIKE:
                 near.append((alike, one, other))
     near.sort(key=lambda pair: (-pair[0], pair[1].student, pair[2].student))
-    of: dict[str, list[Answer]] = {}  # student -> the group
-    best: dict[int, float] = {}
+    of: dict[str, tuple[float, list[Answer]]] = {}  # student -> the group, and how alike its first two are
     for alike, one, other in near:
-        first, second = of.get(one.student, [one]), of.get(other.student, [other])
+        mine = [of.get(answer.student, (alike, [answer])) for answer in (one, other)]
+        (most, first), (_, second) = sorted(mine, key=lambda group: (-group[0], -len(group[1])))
         if first is second:
             continue
-        best.setdefault(id(first), alike)
         first += second
-        of |= dict.fromkeys((answer.student for answer in first), first)
-    lists = {id(group): group for group in of.values()}
-    return [Group(name, tuple(group), best[key]) for key, group in lists.items()]
+        of |= dict.fromkeys((answer.student for answer in first), (most, first))
+    found = {id(group): Group(name, tuple(group), most) for most, group in of.values()}
+    return [*found.values()]
 
 
 def without_words(source: str) -> str:

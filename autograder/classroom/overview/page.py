@@ -38,16 +38,23 @@ img { max-width: 100%; height: auto } p.small { color: #595959; font-size: .88re
 """
 
 
-def page(lesson: str, answers: Sequence[Answer], ungraded: Sequence[str], names: dict[str, str]) -> str:
-    """names: student -> pseudonym on the speed board."""
+def page(
+    lesson: str,
+    answers: Sequence[Answer],
+    ungraded: Sequence[str],
+    names: dict[str, str],
+    odd: Sequence[tuple[str, str]] = (),
+) -> str:
+    """names: student -> pseudonym on the speed board. odd: student, and what is to be said of the hand-in."""
     totals = items.totals(answers)
     most = sum({one.item: one.out_of for one in answers}.values())
     sections = [
         _head(lesson, answers, totals, most, ungraded),
-        _distribution(list(totals.values()), most),
+        _distribution(list(totals.values()), most, _unmarked(answers)),
         _items(items.analysed(answers)),
         _mistakes(answers),
         _waiting(answers),
+        _odd(odd),
         _board(answers, names),
         _seconds(answers),
         _alike(answers),
@@ -71,11 +78,26 @@ def _head(lesson, answers, totals, most, ungraded) -> str:
     return f"<h1>{_t(lesson)}: the class</h1><p>{_t(said)} {_t(judged)}</p><p class='small'>{keep}</p>"
 
 
-def _distribution(totals: list[float], most: float) -> str:
+def _unmarked(answers: Sequence[Answer]) -> str:
+    """What the points that were given so far leave out, or ""."""
+    words = [one for one in answers if one.waits and one.kind == "words"]
+    others = [one for one in answers if one.waits and one.kind != "words"]
+    said = []
+    for kind, waiting in (("answers in words that are not marked yet", words), ("other points that wait", others)):
+        if waiting:
+            students, worth = len({one.student for one in waiting}), sum(one.out_of for one in waiting)
+            whose = f"{students} student{'s' * (students > 1)}"
+            said.append(f"{kind} ({len(waiting)}, of {whose}, worth {worth:g} points in all)")
+    return f"Not counted: {'; '.join(said)}." if said else ""
+
+
+def _distribution(totals: list[float], most: float, unmarked: str) -> str:
     if not totals:
         return ""
     middle, low, high = (round(one, 2) for one in (statistics.median(totals), min(totals), max(totals)))
-    said = f"Half of the class has {middle:g} points or more, of {most:g}; the least is {low:g}, the most {high:g}."
+    so_far = " so far" if unmarked else ""
+    said = f"Half of the class has {middle:g} points or more{so_far}, of {most:g}; the least is {low:g}, the most "
+    said += f"{high:g}. {unmarked}".strip()
     with plots.style():
         figure, axes = plots.figure(width=7.0, height=2.8)
         edges = [most * n / 20 for n in range(21)]
@@ -85,9 +107,9 @@ def _distribution(totals: list[float], most: float) -> str:
         axes.bar(edges[:-1], counts, width=most / 20 * 0.92, align="edge", color=plots.PALETTE[0])
         axes.axvline(middle, color="black", linewidth=1.2, linestyle="--")
         axes.annotate(f" median {middle:g}", (middle, max(counts)), va="bottom", fontsize=8.5)
-        axes.set(xlabel=f"points, of {most:g}", ylabel="students", xlim=(0, most), ylim=(0, max(counts) * 1.18))
+        axes.set(xlabel=f"points{so_far}, of {most:g}", ylabel="students", xlim=(0, most), ylim=(0, max(counts) * 1.18))
         axes.yaxis.get_major_locator().set_params(integer=True)
-        axes.set_title(f"Half of the class has at least {middle:g} of {most:g} points")
+        axes.set_title(f"Half of the class has at least {middle:g} of {most:g} points{so_far}")
     return f"<h2>Distribution</h2>{_picture(figure, said)}<p>{_t(said)}</p>"
 
 
@@ -167,6 +189,10 @@ def _waiting(answers: Sequence[Answer]) -> str:
     return "<h2>Who waits</h2>" + "".join(parts)
 
 
+def _odd(odd: Sequence[tuple[str, str]]) -> str:
+    return f"<h2>What is odd about hand-ins</h2>{_table(('student', 'what'), odd)}" if odd else ""
+
+
 def _some(students: Sequence[str]) -> str:
     return ", ".join(students[:NAMED]) + " ..." * (len(students) > NAMED)
 
@@ -208,9 +234,9 @@ def _seconds(answers: Sequence[Answer]) -> str:
 def _alike(answers: Sequence[Answer]) -> str:
     groups, usual = likeness.groups(answers)
     said = (
-        "Answers whose syntax trees are nearly the same when names, comments and layout are left out. They are there "
-        "to look at, and no charge: an exercise may leave little choice, and students may work together where you "
-        "allow it."
+        "Answers whose syntax trees are nearly the same when names, strings, comments and layout are left out. They "
+        "are there to look at, and no charge: an exercise may leave little choice, and students may work together "
+        "where you allow it."
     )
     parts = [f"<p>{said}</p>"]
     if usual:
