@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nbgrader.api import Gradebook, Student
 
+from autograder.classroom.counted import many
 from autograder.classroom.limited import decoded
 
 FIELDS = ("id", "first_name", "last_name", "email", "lms_user_id")
@@ -92,7 +93,9 @@ def entered(book: Gradebook, read: Read) -> str:
         book.update_or_create_student(name, **fields)
     others = sorted(before.keys() - read.students.keys())
     stay = f" Not in the file, and kept: {', '.join(others[:10])}{' ...' * (len(others) > 10)}." if others else ""
-    return f"{len(read.students)} students of a {read.layout} file: {len(new)} new, {len(changed)} changed.{stay}"
+    return (
+        f"{many(len(read.students), 'student')} of a {read.layout} file: {len(new)} new, {len(changed)} changed.{stay}"
+    )
 
 
 def students_of(data: bytes) -> Read:

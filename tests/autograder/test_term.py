@@ -348,7 +348,7 @@ def test_hand_ins_without_a_time_are_named_where_there_is_a_due_date(term, capsy
     assert late.main(argparse.Namespace(action=None)) == 0
     said = capsys.readouterr().out
     assert "ada, 01_roofline: 1 day late," in said
-    assert said.endswith("01_roofline: 2 came without a time (timestamp.txt) and count as on time: bob, cleo\n")
+    assert said.endswith("01_roofline: 2 hand-ins without a time (timestamp.txt), on time therefore: bob, cleo\n")
     late.main(argparse.Namespace(action="due", lesson=LESSON, date="none"))
     assert "without a time" not in capsys.readouterr().out
 
@@ -475,7 +475,7 @@ def test_cells_that_are_empty_because_points_wait_are_counted(marked, monkeypatc
     said = []
     monkeypatch.setattr(lms.Canvas, "log", SimpleNamespace(info=print, warning=lambda _, *told: said.append(told)))
     table(marked, lms.Canvas, "canvas.csv", lesson=LESSON)
-    assert said == [(LESSON, 1), (f"{LESSON} speed", 1)]
+    assert said == [(LESSON, "1 cell is"), (f"{LESSON} speed", "1 cell is")]
 
 
 def test_moodle_gets_the_columns_of_its_own_export(marked):
