@@ -38,6 +38,7 @@ try:
 
     from autograder.classroom.collecting import Collect, LmsArchive, NamedFiles, ReleaseFeedback
     from autograder.classroom.export import Feedback, Grades, WhatWaits
+    from autograder.classroom.export import install as make_feedback_anew
     from autograder.classroom.grading import JudgedNotebook, TakenNotebook, install
     from autograder.classroom.late import LateDays
     from autograder.classroom.marking import install as show_what_waits
@@ -46,6 +47,7 @@ try:
     from autograder.classroom.stubs import StableNotebook, StubSolutions
 
     install()
+    make_feedback_anew()
     disarm()
     show_what_waits()
 except Exception as error:

@@ -24,7 +24,7 @@ from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
 from nbgrader.utils import notebook_hash, parse_utc, unzip
 
-from autograder.classroom import handed_in, roster
+from autograder.classroom import export, handed_in, roster
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
@@ -39,11 +39,17 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
             if student in left_out:
                 continue
             submission = Path(self.coursedir.format_path(self.coursedir.submitted_directory, student, lesson))
+            autograded = self.coursedir.format_path(self.coursedir.autograded_directory, student, lesson)
             secret, stamp = handed_in.secret_of(submission), handed_in.stamp_of(submission)
-            if not secret:
+            anew = f"nbgrader generate_feedback {lesson}"
+            if not export.is_current(self, page, Path(autograded, f"{page.stem}.ipynb")):
+                self.log.warning("%s: the marks changed since this page was made; first %s", student, anew)
+            elif not secret:
                 self.log.warning("%s did not hand in through the exchange: give them %s yourself", student, page)
             elif stamp != handed_in.stamp_of(page.parent):
-                self.log.warning("%s handed in again: autograde and generate_feedback first", student)
+                self.log.warning(
+                    "%s handed in again: nbgrader autograde %s and generate_feedback first", student, lesson
+                )
             else:
                 to = Path(self.dest_path, notebook_hash(secret=secret, notebook_id=page.stem))
                 shutil.copyfile(page, to.with_name(f"{to.name}-tmp.html"))
