@@ -38,6 +38,7 @@ try:
 
     from autograder.classroom.collecting import Collect, LmsArchive, NamedFiles, ReleaseFeedback
     from autograder.classroom.export import Feedback, Grades, WhatWaits
+    from autograder.classroom.export import install as make_feedback_anew
     from autograder.classroom.grading import JudgedNotebook, TakenNotebook, install
     from autograder.classroom.late import LateDays
     from autograder.classroom.marking import install as show_what_waits
@@ -46,6 +47,7 @@ try:
     from autograder.classroom.stubs import StableNotebook, StubSolutions
 
     install()
+    make_feedback_anew()
     disarm()
     show_what_waits()
 except Exception as error:
@@ -68,12 +70,18 @@ c.Exchange.root = str(COURSE.with_name(f"{COURSE.name}-exchange"))
 c.Exchange.assignment_dir = str(COURSE / "work")  # what a student submits is what `make lab` opened
 c.ExchangeFactory.collect = Collect
 c.ExchangeFactory.release_feedback = ReleaseFeedback
-# Where `nbgrader zip_collect` finds the student in the names of an LMS's archive: Canvas writes
-# lovelaceada_1234_5678_roofline.ipynb, Moodle "Ada Lovelace_1234_assignsubmission_file_/roofline.ipynb". The folder
-# before it is the archive's. What follows is named by the student, and says nothing about who that is.
-c.FileNameCollectorPlugin.named_regexp = (
-    r"(?:(?![^/]*_assignsubmission_)[^/]+/)?(?P<student_id>[^_/]+)_(?:.*[_/])?(?P<file_id>[^_/]+)\.(?:ipynb|zip|ZIP)$"
-)
+# Where `nbgrader zip_collect` finds the student in the names of an LMS's archive, and the number of the student there:
+# Canvas writes lovelaceada_1234_5678_roofline.ipynb, Moodle "Ada Lovelace_1234_assignsubmission_file_/roofline.ipynb",
+# Gradescope submission_1234/roofline.ipynb. What follows is named by the student, and says nothing about who that is.
+c.FileNameCollectorPlugin.named_regexp = r"""(?x)
+    (?:(?![^/]*_assignsubmission_)[^/]+/)?  # the folder of the archive
+    (?P<student_id>
+        [^_/]+(?=_(?:LATE_)?\d+_\d+_(?!assignsubmission_))  # of Canvas, before the number of the file
+        | [^/]+?(?=_\d+_assignsubmission_)  # of Moodle
+        | [^_/]+
+    )_
+    (?:LATE_)?(?:(?P<number>\d+)(?=_\d+_|_assignsubmission_|/))?
+    (?:.*[_/])?(?P<file_id>[^_/]+)\.(?:ipynb|zip|ZIP)$"""
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".zip", ".ZIP"]
 c.ZipCollectApp.extractor_plugin = LmsArchive
 c.ZipCollectApp.collector_plugin = NamedFiles

@@ -18,6 +18,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 
 from autograder.classroom import lessons
+from autograder.classroom.counted import many
 from autograder.classroom.lessons import COURSE, Lesson
 from autograder.exercises import recorded
 from autograder.referee.sandbox import ANSWERS
@@ -45,7 +46,8 @@ def main(args: argparse.Namespace) -> int:
     held = contents(chosen)
     before = lessons_of(args.out)
     lessons.write_if_changed(args.out, packed(held))
-    print(f"wrote {args.out}: {len(chosen)} lessons, {len(held)} files, {args.out.stat().st_size / 1e6:.1f} MB")
+    size = f"{args.out.stat().st_size / 1e6:.1f} MB"
+    print(f"wrote {args.out}: {many(len(chosen), 'lesson')}, {many(len(held), 'file')}, {size}")
     print(f"sha256 {hashlib.sha256(args.out.read_bytes()).hexdigest()}")
     now = lessons_in(held)
     if before and (changed := sorted(unit for unit in before.keys() & now.keys() if before[unit] != now[unit])):

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from autograder.classroom.counted import many
 from course_lib.places import HOME, RELEASES
 
 GIVEN = ".given"  # in work/: each file as it was when it was copied
@@ -160,11 +161,6 @@ def carried(mine: dict, new: dict, base: list[dict] | None) -> tuple[dict, list[
     if base is None:
         said.insert(0, "Nobody knows from which version yours was copied: compare its empty cells with the new ones.")
     return {**new, "cells": unique(cells)}, [f"Carried over: {told}.", *said]
-
-
-def many(number: int, what: str) -> str:
-    first, *rest = what.split(" ", 1)
-    return " ".join([str(number), first + "s" * (number > 1), *rest])
 
 
 def written(copies: list[dict], *empty: dict) -> list[dict]:

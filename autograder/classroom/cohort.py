@@ -11,6 +11,7 @@ import fcntl
 import glob
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -24,6 +25,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.classroom import handed_in, roster
+from autograder.classroom.counted import many
 from autograder.judging.verdict import for_speed
 from autograder.referee.submission import OWN
 from course_lib.places import HOME
@@ -61,7 +63,11 @@ def begin(coursedir: CourseDirectory, taken: str, force: bool) -> tuple[list[str
                 other.append(student)
     if other:
         print(f"What was graded is not what lies there now: {', '.join(other)}", file=sys.stderr)
-        print("--force --student NAME grades one of them, --force everybody", file=sys.stderr)
+        again = f"nbgrader autograde {lesson} --force"
+        print(
+            f"To grade one of them: {again} --student={shlex.quote(other[0])}. To grade everybody: {again}",
+            file=sys.stderr,
+        )
     return todo, stay
 
 
@@ -206,4 +212,4 @@ class Progress:
         left = passed_s / self.done * (total - self.done)
         waits = f"; these wait: {', '.join(waiting)}" if waiting else ""
         end = f"{left:.0f} s left" if total > self.done else f"{passed_s:.0f} s in all"
-        return f"[{bar}] {self.done}/{total} {student}: {points:g} of {out_of:g} points{waits}; {end}"
+        return f"[{bar}] {self.done}/{total} {student}: {points:g} of {many(out_of, 'point')}{waits}; {end}"

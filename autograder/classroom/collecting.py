@@ -11,6 +11,7 @@ import functools
 import glob
 import math
 import os
+import re
 import shutil
 import stat
 from collections import Counter
@@ -23,7 +24,7 @@ from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
 from nbgrader.utils import notebook_hash, parse_utc, unzip
 
-from autograder.classroom import handed_in, roster
+from autograder.classroom import export, handed_in, roster
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
@@ -38,11 +39,17 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
             if student in left_out:
                 continue
             submission = Path(self.coursedir.format_path(self.coursedir.submitted_directory, student, lesson))
+            autograded = self.coursedir.format_path(self.coursedir.autograded_directory, student, lesson)
             secret, stamp = handed_in.secret_of(submission), handed_in.stamp_of(submission)
-            if not secret:
+            anew = f"nbgrader generate_feedback {lesson}"
+            if not export.is_current(self, page, Path(autograded, f"{page.stem}.ipynb")):
+                self.log.warning("%s: the marks changed since this page was made; first %s", student, anew)
+            elif not secret:
                 self.log.warning("%s did not hand in through the exchange: give them %s yourself", student, page)
             elif stamp != handed_in.stamp_of(page.parent):
-                self.log.warning("%s handed in again: autograde and generate_feedback first", student)
+                self.log.warning(
+                    "%s handed in again: nbgrader autograde %s and generate_feedback first", student, lesson
+                )
             else:
                 to = Path(self.dest_path, notebook_hash(secret=secret, notebook_id=page.stem))
                 shutil.copyfile(page, to.with_name(f"{to.name}-tmp.html"))
@@ -70,8 +77,9 @@ class LmsArchive(ExtractorPlugin):
 
 
 class NamedFiles(FileNameCollectorPlugin):
-    """Of `zip_collect`: an LMS names files after people, and the roster knows who that is. A student's second file that
-    would get the name of the first gets a number; nbgrader's own ends there, for the whole class.
+    """Of `zip_collect`: an LMS names files after people, and the roster knows who that is. The number of the LMS in the
+    same name (`number` in `named_regexp`) tells people of one name apart. A student's second file that would get the
+    name of the first gets a number; nbgrader's own ends there, for the whole class.
 
     `named_regexp` is given the path below the folder `extracted`: a student can have a folder of that name too."""
 
@@ -80,27 +88,38 @@ class NamedFiles(FileNameCollectorPlugin):
         self.seen: Counter = Counter()
 
     @functools.cached_property
-    def by_look(self) -> dict[str, set[str]]:
+    def extracted(self) -> Path:
+        return Path(self.parent._format_collect_path(self.parent.extracted_directory))
+
+    @functools.cached_property
+    def folders(self) -> dict[tuple[str, str], str]:
+        """A name and a number as files have them -> the folder of that student."""
+        paths = (str(path.relative_to(self.extracted)) for path in self.extracted.rglob("*") if path.is_file())
+        named = {_named(found.groupdict()) for found in map(re.compile(self.named_regexp).match, paths) if found}
         where = self.parent.coursedir
         with Gradebook(where.db_url, where.course_id) as book:
-            return roster.by_looks(book)
+            found, told = roster.folders(named, book)
+        for line in told:
+            self.log.warning("%s", line)
+        return found
 
     def _match(self, filename: str) -> dict | None:
-        extracted = self.parent._format_collect_path(self.parent.extracted_directory)
-        return super()._match(os.path.relpath(filename, extracted))
+        return super()._match(os.path.relpath(filename, self.extracted))
 
     def collect(self, submitted_file: str) -> dict | None:
         found = super().collect(submitted_file)
         if not found or roster.why_not(found["student_id"], ()):
             return None
-        meant = self.by_look.get(roster.plain(found["student_id"]), set())
-        if len(meant) == 1:  # of two people of one name `autograde` says who they are
-            (found["student_id"],) = meant
+        found["student_id"] = self.folders[_named(found)]
         name = found["student_id"], found["file_id"], Path(submitted_file).suffix
         self.seen[name] += 1
         if self.seen[name] > 1:
             found["file_id"] += f" ({self.seen[name]})"
         return found
+
+
+def _named(found: dict) -> tuple[str, str]:
+    return found["student_id"], found.get("number") or ""
 
 
 class Collect(ExchangeCollect):

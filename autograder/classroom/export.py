@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from nbconvert.exporters import HTMLExporter, TemplateExporter
 from nbformat import NotebookNode
+from nbgrader import converters
 from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
+from nbgrader.apps import api, generatefeedbackapp
 from nbgrader.plugins import ExportPlugin
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.utils import is_grade
-from traitlets import Unicode
-from traitlets.config import Config
+from traitlets import List, Unicode
+from traitlets.config import Config, LoggingConfigurable
 
 from autograder.classroom.late import is_handed_in, rule_of, settle
 from autograder.classroom.marking import TEMPLATES
-from autograder.classroom.marks import VERDICTS, called, taken_out, told, waiting
+from autograder.classroom.marks import VERDICTS, called, taken_out, told, waiting, why_it_waits
 from autograder.judging.verdict import for_speed
 
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
-    late_submission_penalty score max_score speed_score max_speed_score waits""".split()
+    late_submission_penalty score max_score speed_score max_speed_score waits why""".split()
 
 WORDLESS = re.compile(r"<img(?=\s)(?![^>]*\salt=)")
 NO_WORDS = "No description has been provided for this image"
-NAMES = "student_id last_name first_name email".split()
+OTHERS = "student_id last_name first_name email why".split()  # whose text is not ours
+MADE_OF = re.compile(r"<!-- made of (\w+) -->\s*$")
 CALLED = "speed_of_light_called"  # in a cell's metadata, for the template
 FIRST = "speed_of_light_first"  # in a notebook's: HTML of what stands above the list of marks
 
@@ -52,7 +57,7 @@ class Grades(ExportPlugin):
             table = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
             table.writeheader()
             rows = self._rows(gradebook, *chosen)
-            table.writerows(row | {name: as_text(row[name]) for name in NAMES} for row in rows)
+            table.writerows(row | {name: as_text(row.get(name)) for name in OTHERS} for row in rows)
 
     def settle(self, gradebook: Gradebook) -> None:
         """What late days cost, of the points that there are now."""
@@ -82,6 +87,7 @@ class Grades(ExportPlugin):
         row |= {"score": max(0.0, found.score - penalty), "seconds_late": found.total_seconds_late}
         row["speed_score"] = sum(grade.score for nb in found.notebooks for grade in nb.grades if grade.name in speed)
         row["waits"] = "; ".join(one for nb in found.notebooks for one in waiting(nb, Path(self.verdicts)))
+        row["why"] = "; ".join(one for nb in found.notebooks for one in why_it_waits(nb, Path(self.verdicts)))
         return row
 
 
@@ -114,6 +120,8 @@ class WhatWaits(NbGraderPreprocessor):
     """Of feedback: which points are not there yet and what was odd, for the head of the page, and what each graded cell
     is called."""
 
+    # HTMLExporter sets it for all of nbconvert's classes, and nbgrader's own base says that it cannot be set
+    display_data_priority = List().tag(config=True)
     verdicts = Unicode(str(VERDICTS), help="folder of verdict files").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict):
@@ -127,3 +135,50 @@ class WhatWaits(NbGraderPreprocessor):
         if waits:
             nb.metadata[FIRST].append(told([f"Points may still come. These wait: {', '.join(waits)}."]))
         return nb, resources
+
+
+class GenerateFeedback(converters.GenerateFeedback):
+    """nbgrader's own command, and the button of formgrader. A page that is older than its marks is made again."""
+
+    def init_destination(self, assignment_id: str, student_id: str) -> bool:
+        folder, force = Path(self._format_dest(assignment_id, student_id)), self.force
+        self.force |= not all(is_current(self, folder / f"{one.stem}.html", one) for one in map(Path, self.notebooks))
+        try:
+            return super().init_destination(assignment_id, student_id)
+        finally:
+            self.force = force
+
+    def convert_single_notebook(self, notebook_filename: str) -> None:
+        self.made_of = made_of(self, Path(notebook_filename))  # before: a mark may be given meanwhile
+        super().convert_single_notebook(notebook_filename)
+
+    def write_single_notebook(self, output: str, resources: dict) -> None:
+        super().write_single_notebook(f"{output}\n<!-- made of {self.made_of} -->\n", resources)
+
+
+def install() -> None:
+    """Wherever nbgrader begins to make feedback, it begins ours."""
+    for place in (generatefeedbackapp, api):
+        place.GenerateFeedback = GenerateFeedback
+
+
+def is_current(command: LoggingConfigurable, page: Path, autograded: Path) -> bool:
+    """Whether a page of feedback shows the marks that the gradebook has now and the verdicts that were given last. Of a
+    student of whom the gradebook has none, it does."""
+    now = made_of(command, autograded)
+    said = MADE_OF.search(page.read_text(encoding="utf-8")) if page.exists() else None
+    return not now or (said is not None and said[1] == now)
+
+
+def made_of(command: LoggingConfigurable, autograded: Path) -> str:
+    """A hash of all that a page of feedback shows; "" where the gradebook has nothing. command: any of nbgrader's."""
+    where, verdicts = command.coursedir, Path(WhatWaits(parent=command).verdicts)
+    with Gradebook(where.db_url, where.course_id) as book:
+        try:
+            found = book.find_submission_notebook(autograded.stem, autograded.parent.name, autograded.parents[1].name)
+        except MissingEntry:
+            return ""
+        grades = sorted([one.name, one.score, one.max_score, one.extra_credit] for one in found.grades)
+        comments = sorted([one.name, one.comment] for one in found.comments)
+        about = json.dumps([grades, comments, found.late_submission_penalty, waiting(found, verdicts)])
+    return hashlib.sha256(about.encode() + autograded.read_bytes()).hexdigest()[:16]

@@ -19,6 +19,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.classroom import bundle, leaks, lessons, notebooks, rehearsal, stubs
+from autograder.classroom.counted import many
 from autograder.classroom.lessons import COURSE, Lesson
 from course_lib.places import environment
 
@@ -111,7 +112,8 @@ def forms(wanted: dict[Path, bytes], why_not: list[str]) -> Looked:
 
 def solution_text(script: NotebookNode, release: NotebookNode) -> Looked:
     answers = len(leaks.solutions(script.cells))
-    how = f"no cell holds half of the lines of one of the {answers} answers, or its function under other names"
+    how = "no cell holds half of the lines of an answer, or its function under other names; "
+    how += f"{many(answers, 'answer')} compared"
     return Looked("no solution text", how, tuple(leaks.text_of_solutions(script, release)))
 
 
@@ -125,7 +127,7 @@ def leaking(lesson: Lesson, made: dict[Path, bytes], release: NotebookNode, held
     wrong += leaks.text_in_files(lessons.read_script(lesson), code)
     wrong += leaks.answers_in_modules(lesson.name, [name for name in code if name.endswith(".py")])
     how = "no outputs, attachments or stray files; no text of the lesson's solutions in the "
-    how += f"{len(held)} files of the students' bundle, and no class or function of its exercises answers one"
+    how += f"{many(len(held), 'file')} of the students' bundle, and no class or function of its exercises answers one"
     return Looked("no leak", how, tuple(wrong))
 
 
@@ -137,8 +139,9 @@ def links(release: NotebookNode, folder: Path, held: dict[str, bytes]) -> Looked
     named = [(name, path) for name, text in prose for path in FILE.findall(text)]
     wrong += [f"cell {name} names {path}, which is not there" for name, path in named if not (COURSE / path).exists()]
     outside = sum(bool(re.match(r"https?:", target)) for _, target in targets)
-    how = f"{len(targets) - outside} links into the course and {len(named)} names of files lead somewhere; "
-    return Looked("links", how + f"{outside} lead elsewhere and were not fetched", tuple(wrong))
+    inside = f"{many(len(targets) - outside, 'link')} into the course and {many(len(named), 'name')} of files"
+    how = f"looked up: {inside}; not fetched: {many(outside, 'link')} elsewhere"
+    return Looked("links", how, tuple(wrong))
 
 
 def broken(target: str, folder: Path, anchors: set[str], held: dict[str, bytes]) -> str:
@@ -168,7 +171,7 @@ def pictures(solved: NotebookNode) -> Looked:
         wrong += [] if kinds & {"image/png", "image/svg+xml"} else [f"cell {cell.id} drew no picture"]
     failing = [cell.id for cell in solved.cells if any(out.output_type == "error" for out in cell.get("outputs", ()))]
     wrong += [f"cell {name} ended with an error" for name in failing]
-    how = f"the executed lesson has the pictures of its {len(drawn)} drawing cells, and no error"
+    how = f"the executed lesson has no error, and the pictures of {many(len(drawn), 'cell')} that draw"
     return Looked("pictures", how, tuple(wrong))
 
 

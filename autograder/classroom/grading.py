@@ -24,6 +24,7 @@ from traitlets.config import Config
 
 from autograder.classroom import cohort
 from autograder.classroom.handed_in import CODE, NOTES, PERSON, SEEN
+from autograder.classroom.limited import Unread
 from autograder.classroom.marks import outdated, read_shown, shown_file, tell
 from autograder.classroom.taken import TAKEN, items
 from autograder.classroom.verdicts import (
@@ -31,6 +32,7 @@ from autograder.classroom.verdicts import (
     OUR_FAULT,
     Judging,
     asked_by,
+    for_a_person,
     is_check,
     read,
     run_seed,
@@ -63,10 +65,9 @@ class Autograde(converters.Autograde):
                 self.log.error("nbgrader autograde: refused. %s", error)
                 raise NbGraderException(str(error)) from error
             if names := outdated(stay, self.coursedir.assignment_id, Path(self.coursedir.root) / "verdicts"):
-                self.log.warning(
-                    "%s changed after some submissions were graded. Their marks stay; --force judges them again.",
-                    ", ".join(names),
-                )
+                again = f"nbgrader autograde {self.coursedir.assignment_id} --force"
+                said = "%s changed after some submissions were graded. Their marks stay; %s judges all of them again."
+                self.log.warning(said, ", ".join(names), again)
             held.callback(setattr, self.coursedir, "submitted_directory", self.coursedir.submitted_directory)
             self.coursedir.submitted_directory = TAKEN
             self._stay, self._left_out = set(stay), set()
@@ -74,7 +75,7 @@ class Autograde(converters.Autograde):
                 self._left_out = set(without_verdicts(self.coursedir.assignment_id))
                 self.update_config(Config(JudgedNotebook={"only_known": True}))
             if names := sorted(self._left_out):
-                self.log.warning("%d are left out, because they lack verdicts: %s", len(names), ", ".join(names))
+                self.log.warning("Left out, for want of a verdict: %s", ", ".join(names))
             held.callback(setattr, cohort, "progress", None)  # whoever writes marks next is not this run
             cohort.follow(self.coursedir, len(set(waits) - self._left_out))
             super().start()
@@ -128,11 +129,13 @@ class JudgedNotebook(NbGraderPreprocessor):
         names = resources["nbgrader"]
         released = nbformat.read(release_of(self.release, names["assignment"], names["notebook"]), as_version=4)
         seed, checks = run_seed(Path(self.verdicts), names["assignment"]), list(filter(is_check, nb.cells))
-        code, person = nb.metadata.pop(CODE, None), nb.metadata.pop(PERSON, False)
+        code, person = nb.metadata.pop(CODE, None), nb.metadata.pop(PERSON, "")
         nb.metadata.pop(SEEN, None)
         before = self._before(names) if self.only else {}
         try:
-            if person or code is None:
+            if person:
+                raise Unread(person)
+            if code is None:
                 raise ValueError("the notebook could not be taken apart")
             with Judging(Submission.of_data(code), released, seed, Path(self.verdicts)) as judging:
                 kept = []
@@ -143,6 +146,8 @@ class JudgedNotebook(NbGraderPreprocessor):
                     else:
                         known = judging.known(asked) if asked and self.only_known else None
                         kept.append(known or (judging.verdict(asked) if asked else UNKNOWN))
+        except Unread as why:
+            kept = [for_a_person(asked, UNREAD, str(why)) if asked else UNKNOWN for asked in map(asked_by, checks)]
         except OUR_FAULT as error:
             if same_for_everybody(error):
                 raise
@@ -165,10 +170,13 @@ class JudgedNotebook(NbGraderPreprocessor):
 
 # a grade cell that calls no check: nbgrader would give a silent cell all its points
 UNKNOWN = {"points": 0.0, "out_of": 0.0, "waits": A_PERSON, "html": "This cell calls no check; a person grades it."}
+UNREAD = "nothing of this hand-in could be judged"  # for_a_person adds the reason
 
 
 def outputs_of(stored: dict) -> list[NotebookNode]:
     """A verdict as a check cell shows it: the report, and the bare number that nbgrader reads."""
     shown = {"text/plain": f"{stored['points']:g}", "text/html": stored["html"]}
     about = {"waits": stored["waits"], "verdict": stored.get("file", ""), "judged_by": stored.get("judged_by", "")}
+    if stored["waits"] == A_PERSON:
+        about["why"] = stored.get("why") or "".join(stored.get("text", [])[:1])
     return [new_output("execute_result", shown, execution_count=1, metadata={"speed_of_light": about})]

@@ -1,7 +1,8 @@
 """What was handed in becomes a folder that nbgrader may read: one notebook of the lesson's name, written here.
 
 nbgrader opens nothing that a student handed in, and nothing there is changed: whatever its name, its size, its form, it
-stays as it came. `take` reads it once. What cannot be read is graded as the empty release, and the reason is told.
+stays as it came. `take` reads it once. In place of what cannot be read the empty release is written, with the reason,
+and a person decides.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ READ_BY = [ROOT / "autograder" / name for name in ("classroom/handed_in.py", "cl
 READ_BY += [ROOT / "autograder/referee" / name for name in ("submission.py", "source.py")]
 NOTES = "speed_of_light_notes"  # in a notebook's metadata: what was put right
 CODE = "speed_of_light_code"  # there: what is run of it, as `Submission.as_data` gives it
-PERSON = "speed_of_light_person"  # there: it could not be judged, and that may be our own fault
+PERSON = "speed_of_light_person"  # there: why nothing of it can be judged and a person decides, or ""
 SEEN = "speed_of_light_seen"  # there: a hash of what lay in the folder when it was read
 # In years far from these a time of another zone is no time, and formgrader's pages end there.
 YEARS = range(2000, 2100)
@@ -123,7 +124,7 @@ def _reading() -> str:
 
 def _taken(folder: Folder, release: Path) -> dict:
     released = json.loads(release.read_text(encoding="utf-8"))
-    person, chosen = False, ""
+    person, chosen = "", ""
     try:
         if folder.why_not:
             raise Unread(folder.why_not)
@@ -131,18 +132,17 @@ def _taken(folder: Folder, release: Path) -> dict:
             try:
                 read = limited.taken_apart(file, release)
             except Unread as why:
-                said.append(f"The notebook could not be read: {why}.")
-                raise Unread(" ".join(said)) from None
+                raise Unread(f"{_shown(chosen)} was not graded: {why}.") from None
         said += read["notes"]
         notebook, code = read["notebook"], read["code"]
     except Exception as error:
-        notebook, code, said = released, extract(released, released).as_data(), [str(error)]
+        notebook, code, person = released, extract(released, released).as_data(), str(error)
         if not isinstance(error, Unread):
             print(visible(traceback.format_exc()), file=sys.stderr)
-            said = [f"It could not be looked at ({type(error).__name__}): a person should look."]
-            person = True
+            person = f"It could not be looked at ({type(error).__name__}): a person should look."
+        said = [person]
     said += _beside(folder, release, chosen)
-    metadata = {**notebook["metadata"], NOTES: [visible(say) for say in said], CODE: code, PERSON: person}
+    metadata = {**notebook["metadata"], NOTES: [visible(say) for say in said], CODE: code, PERSON: visible(person)}
     return {**notebook, "cells": [_whole(cell) for cell in notebook["cells"]], "metadata": metadata}
 
 
@@ -174,8 +174,9 @@ def _notebook(folder: Folder, release: Path) -> Iterator[tuple[int, str, list[st
 
 
 def _beside(folder: Folder, release: Path, chosen: str) -> list[str]:
-    """What else was handed in: it is not shown with the notebook, and does nothing."""
-    if not any(name.endswith((".ipynb", ".zip")) for name in folder.names):
+    """What else was handed in: it is not shown with the notebook, and does nothing. Where none was chosen, the reason
+    names what there is."""
+    if not chosen:
         return []
     ours = {STAMP, SECRET, chosen, *(path.name for path in release.parent.iterdir())}
     others = [n for n in folder.names if n not in ours and not n.startswith((".", STAMP))]

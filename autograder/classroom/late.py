@@ -19,6 +19,7 @@ from nbgrader.preprocessors import AssignLatePenalties
 from traitlets import Float, Int
 from traitlets.config import Config, PyFileConfigLoader
 
+from autograder.classroom.counted import many
 from autograder.classroom.handed_in import STAMP
 
 DAY_S = 86_400
@@ -111,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
         print(error)
         return 2
     if args.action == "extend" and not 0 <= args.days <= MOST_DAYS:
-        print(f"An extension of {args.days:g} days cannot be given: it is 0 to {MOST_DAYS}.")
+        print(f"An extension of {many(args.days, 'day')} cannot be given: it is 0 to {MOST_DAYS}.")
         return 1
     with book:
         try:
@@ -170,13 +171,13 @@ def told(book: Gradebook, rule: LateDays | None) -> list[str]:
                 timeless.setdefault(lesson, []).append(student.id)
             if not late and not one.extension:
                 continue
-            said = [f"extension of {one.extension.total_seconds() / DAY_S:g} days"] if one.extension else []
+            said = [f"extension of {many(one.extension.total_seconds() / DAY_S, 'day')}"] if one.extension else []
             if late:
                 free = late - days.get(lesson, 0)
-                said += [f"{late} day{'s' * (late > 1)} late", *([f"{free} of them free"] if free and rule else [])]
-                said += [f"penalty {one.late_submission_penalty or 0:g} of {one.score:g} points"]
+                said += [f"{many(late, 'day')} late", *([f"{free} of them free"] if free and rule else [])]
+                said += [f"penalty {one.late_submission_penalty or 0:g} of {many(one.score, 'point')}"]
             lines.append(f"{student.id}, {lesson}: {', '.join(said)}")
     for lesson, who in sorted(timeless.items()):
         named = ", ".join(sorted(who)[:NAMED]) + " ..." * (len(who) > NAMED)
-        lines.append(f"{lesson}: {len(who)} came without a time ({STAMP}) and count as on time: {named}")
+        lines.append(f"{lesson}: {many(len(who), 'hand-in')} without a time ({STAMP}), on time therefore: {named}")
     return lines

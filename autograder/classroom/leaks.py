@@ -84,12 +84,14 @@ def text_in_files(script: NotebookNode, files: Mapping[str, str]) -> list[str]:
 
 
 def answers_in_modules(unit: str, names: Iterable[str]) -> list[str]:
-    """Classes and functions of these files of exercises that are an answer as they stand, a sentence each.
+    """Classes and functions of a lesson's exercises, in these files, that are an answer as they stand, a sentence each.
 
     Those count that get the cases right which hold an exercise's point. Kernels are not looked for: none stands in an
     exercise. Tried in a process of its own, since what is no answer may do anything.
     """
-    written = [name.removesuffix(".py").replace("/", ".") for name in names if name.startswith("autograder/exercises/")]
+    written = [
+        name.removesuffix(".py").replace("/", ".") for name in names if name.startswith(f"autograder/exercises/{unit}/")
+    ]
     wrong = []
     for exercise in of_unit(unit):
         if exercise.kind == "scenario":

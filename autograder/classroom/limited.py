@@ -32,7 +32,7 @@ ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class Unread(ValueError):
-    """The notebook cannot be read. The message ends the sentence "The notebook could not be read: ..."."""
+    """The notebook cannot be read. The message ends the sentence "start.ipynb was not graded: ..."."""
 
 
 def taken_apart(file: int, release: Path | None = None) -> dict:

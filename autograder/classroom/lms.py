@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from nbgrader.api import Gradebook, Student
 
+from autograder.classroom.counted import many
 from autograder.classroom.export import Grades
 from autograder.judging.verdict import for_speed
 
@@ -47,8 +48,9 @@ class Sheet(Grades):
             csv.writer(file, lineterminator="\n").writerows(self.lines(students, columns))
         for column in columns:
             if empty := sum(column.waits(one.id) for one in students):
+                cells = f"{many(empty, 'cell')} {'are' if empty > 1 else 'is'}"
                 self.log.warning(
-                    "%s: %d cells are empty because points wait; see `waits` of grades.csv", column.title, empty
+                    "%s: %s empty because points wait; grades.csv says for whom and why", column.title, cells
                 )
 
     def columns(self, gradebook: Gradebook) -> Iterator[Column]:

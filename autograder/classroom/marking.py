@@ -17,6 +17,7 @@ from nbgrader.api import Gradebook
 from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.utils import is_grade, is_solution
 
+from autograder.classroom.counted import many
 from autograder.classroom.marks import called, given_by_hand, speaks, waits_for
 from autograder.classroom.verdicts import A_PERSON
 from autograder.referee.submission import OWN
@@ -134,7 +135,7 @@ def title(fold: Iterable[NotebookNode]) -> str:
     heading = next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
     graded = [called(cell) for cell in fold if is_grade(cell)]
     about = f": {', '.join(graded)}" if graded else ""
-    counted = f"{len(fold)} cells" if len(fold) > 1 else "1 cell"
+    counted = many(len(fold), "cell")
     return f"{heading} ({counted}{about})" if heading else f"{counted}{about}"
 
 

@@ -23,6 +23,7 @@ from nbgrader.utils import determine_grade
 from traitlets import Unicode
 
 from autograder.classroom import cohort
+from autograder.classroom.counted import many
 from autograder.classroom.report import marked
 from autograder.classroom.verdicts import A_PERSON, ROOT, Asked, asked_by, grader_hash, is_check
 from autograder.exercise import find
@@ -66,7 +67,7 @@ class SavedMarks(SaveAutoGrades):
         grade.auto_score, out_of = determine_grade(cell, self.log)
         waits = waits_for(cell) or (A_PERSON if grade.auto_score is None or (words and self.words) else "")
         now = {"answer": _hash([cell.source, *self.words] if words else self.code)}
-        now |= {"points": grade.auto_score, "waits": waits, "asks": ""}
+        now |= {"points": grade.auto_score, "waits": waits, "why": _told(cell, "why"), "asks": ""}
         if given:
             now["asks"] = _asks(given, before, now, settled)
         # extra credit comes on top of what is still to be measured; a mark by hand stands in its place
@@ -94,8 +95,8 @@ def speaks(source: str) -> bool:
 def given_by_hand(grade: Grade) -> str:
     """What a person gave, or ""."""
     mark, extra = grade.manual_score, grade.extra_credit
-    said = [f"a mark by hand of {mark:g} points"] if mark is not None else []
-    return " and ".join([*said, *([f"extra credit of {extra:g} points"] if extra else [])])
+    said = [f"a mark by hand of {many(mark, 'point')}"] if mark is not None else []
+    return " and ".join([*said, *([f"extra credit of {many(extra, 'point')}"] if extra else [])])
 
 
 def _asks(given: str, before: dict | None, now: dict, settled: bool) -> str:
@@ -112,7 +113,7 @@ def _asks(given: str, before: dict | None, now: dict, settled: bool) -> str:
 
 
 def _said(shown: dict) -> str:
-    return f"this waits for {shown['waits']}" if shown["waits"] else f"{shown['points']:g} points"
+    return f"this waits for {shown['waits']}" if shown["waits"] else many(shown["points"], "point")
 
 
 def called(cell) -> str:
@@ -132,6 +133,14 @@ def waiting(notebook: SubmittedNotebook, verdicts: Path = VERDICTS) -> list[str]
     waits = {grade.name for grade in notebook.grades if grade.needs_manual_grade}
     places = [name for name in shown if name in waits] + sorted(waits - shown.keys())
     return [f"{names.get(name, name)} ({_for_whom(shown.get(name))})" for name in places]
+
+
+def why_it_waits(notebook: SubmittedNotebook, verdicts: Path = VERDICTS) -> list[str]:
+    """The different reasons why a person is asked, as far as they are known."""
+    student, lesson = notebook.assignment.student.id, notebook.assignment.assignment.name
+    shown = read_shown(shown_file(student, lesson, notebook.name, verdicts))
+    waits = [shown.get(grade.name, {}) for grade in notebook.grades if grade.needs_manual_grade]
+    return sorted({why for one in waits if (why := one.get("asks") or one.get("why", ""))})
 
 
 def _for_whom(shown: dict | None) -> str:

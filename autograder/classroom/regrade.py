@@ -97,8 +97,11 @@ def told(exercise: str, found: list[Change]) -> list[str]:
         if one.differs
     ]
     same = sum(not one.differs for one in found)
-    head = [f"{exercise}: {len(rows)} change, {same} stay as they are."]
-    return [*head, str(Table(("student", "exercise", "before", "after", "mark"), rows))] if rows else head
+    head = f"{exercise}: marks that change: {len(rows)}; that stay as they are: {same}."
+    titles = ["student", "exercise", "before", "after", "mark by hand"]
+    if not any(row[-1] for row in rows):
+        titles, rows = titles[:-1], [row[:-1] for row in rows]
+    return [head, str(Table(titles, rows))] if rows else [head]
 
 
 def _points(one: dict) -> str:

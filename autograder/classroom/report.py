@@ -10,6 +10,7 @@ from html import escape
 
 import torch
 
+from autograder.classroom.counted import many
 from autograder.exercise import find
 from autograder.judging.score import credit, missed, right_in
 from autograder.judging.verdict import TIERS, Asked, CaseVerdict, SpeedVerdict, Verdict, told_apart
@@ -52,7 +53,8 @@ def _parts(verdict: Verdict) -> list[str]:
     for name, worth in judged.parts:
         count = right_in(right, fine, name)
         alone = credit(replace(judged, parts=((name, worth),), point=()), right, fine)
-        said.append(f"{name}: right in {count} of {len(right)} cases, {alone:g} of {worth * judged.points:g} points.")
+        of = f"{alone:g} of {many(worth * judged.points, 'point')}"
+        said.append(f"{name}: right in {count} of {many(len(right), 'case')}, {of}.")
     return said
 
 
@@ -120,7 +122,7 @@ def marked(text: str) -> str:
 
 def _points(verdict: Verdict | SpeedVerdict) -> str:
     state = "pending, " if verdict.pending else ""
-    return f"<span>({state}{verdict.points:g} of {verdict.out_of:g} points)</span>"
+    return f"<span>({state}{verdict.points:g} of {many(verdict.out_of, 'point')})</span>"
 
 
 def _block(parts: list[str], colour: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from nbgrader.api import Gradebook, Student
 
+from autograder.classroom.counted import many
 from autograder.classroom.limited import decoded
 
 FIELDS = ("id", "first_name", "last_name", "email", "lms_user_id")
@@ -76,7 +78,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def entered(book: Gradebook, read: Read) -> str:
+    """A file that knows students by their e-mail alone, as Moodle's grading worksheet may, is about those who are there
+    under another id."""
     before = {one.id: one for one in book.students}
+    by_mail = {one.email: one.id for one in before.values() if one.email}
+    read.students = {by_mail.get(name, name): fields for name, fields in read.students.items()}
     new = read.students.keys() - before.keys()
     changed = [
         name
@@ -87,7 +93,9 @@ def entered(book: Gradebook, read: Read) -> str:
         book.update_or_create_student(name, **fields)
     others = sorted(before.keys() - read.students.keys())
     stay = f" Not in the file, and kept: {', '.join(others[:10])}{' ...' * (len(others) > 10)}." if others else ""
-    return f"{len(read.students)} students of a {read.layout} file: {len(new)} new, {len(changed)} changed.{stay}"
+    return (
+        f"{many(len(read.students), 'student')} of a {read.layout} file: {len(new)} new, {len(changed)} changed.{stay}"
+    )
 
 
 def students_of(data: bytes) -> Read:
@@ -179,9 +187,44 @@ def strangers(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
     """What is to be said about folders of no student on the roster."""
     on_it, by_look = on_roster(book), by_looks(book)
     for name in sorted(set(folders) - on_it.keys()) if on_it else ():
-        near = " or ".join(map(repr, sorted(by_look.get(plain(name), ()))))
-        meant = f" Is it {near}? Then rename the folder." if near else ""
-        yield f"{ascii_of(name)} is not on the roster, and is graded as a student of that name.{meant}"
+        near = by_look.get(plain(name)) or by_look.get(plain(re.sub(r"_\d+$", "", name)), ())
+        yield f"{ascii_of(name)} is not on the roster, and is graded as a student of that name.{_meant(near)}"
+
+
+def _meant(near: Iterable[str]) -> str:
+    names = sorted(map(repr, near))
+    if len(names) < 2:
+        return f" Is it {names[0]}? Then rename the folder." if names else ""
+    return f" {' and '.join(names)} have that name: find out whose it is, and rename the folder to that id."
+
+
+def folders(named: Iterable[tuple[str, str]], book: Gradebook) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """Each name and number ("" where there is none) in an archive of an LMS -> the folder of that student; and what is
+    to be said. Nobody's folder is that of another: where neither the number nor the name tells who it is, the folder is
+    called after both."""
+    named, by_number, by_look = sorted(set(named)), by_numbers(book), by_looks(book)
+    sure = {one: name for one in named if (name := _only(by_number.get(one[1], ())))}
+    likely = {one: sure.get(one) or _only(by_look.get(plain(one[0]), ())) or one[0] for one in named}
+    numbers: dict[str, set[str]] = {}
+    for one, name in likely.items():
+        numbers.setdefault(name, set()).add(one[1])
+    found, told = {}, []
+    for one in named:
+        (name, number), near = one, by_look.get(plain(one[0]), set())
+        settled = one in sure or (len(near) < 2 and len(numbers[likely[one]]) < 2)
+        found[one] = likely[one] if settled else "_".join(filter(None, one))
+        if number and not settled:
+            told.append(
+                f"Several people may be {name!r}, and nobody on the roster has the number {number}: collected as "
+                f"{found[one]!r}.{_meant(near)} A file for `python -m autograder roster` with the lines "
+                f"'id,lms_user_id' and 'ID,{number}' tells it the next time."
+            )
+    return found, told
+
+
+def _only(names: Iterable[str]) -> str:
+    """The one name, or "" where there is none and where there are several."""
+    return next(iter(names)) if len(names := set(names)) == 1 else ""
 
 
 def left_over(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
@@ -207,6 +250,15 @@ def by_looks(book: Gradebook) -> dict[str, set[str]]:
     for name, one in on_roster(book).items():
         for look in filter(None, map(plain, looks(one))):
             found.setdefault(look, set()).add(name)
+    return found
+
+
+def by_numbers(book: Gradebook) -> dict[str, set[str]]:
+    """A number in the LMS -> the students on the roster who have it. Moodle writes "Participant 1234"."""
+    found: dict[str, set[str]] = {}
+    for name, one in on_roster(book).items():
+        if number := re.fullmatch(r"\D*(\d+)", one.lms_user_id or "", re.ASCII):
+            found.setdefault(number[1], set()).add(name)
     return found
 
 

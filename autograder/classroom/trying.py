@@ -101,7 +101,7 @@ def read(notebook: Path) -> dict:
         raise CannotTry(f"this machine did not read it in {late.timeout:g} s; try again") from late
     except limited.Unread as why:
         raise CannotTry(
-            f"is no notebook that can be read: {why}. Grading would give it no points: open it in JupyterLab and save "
+            f"is no notebook that can be read: {why}. Grading cannot read it either: open it in JupyterLab and save "
             "it again, or copy your answers into a fresh copy of the lesson"
         ) from why
 

@@ -296,10 +296,15 @@ def trace() -> None:
 
 
 def unjudged(asked: Asked, error: Exception) -> dict:
-    """No points yet, and the reason: the referee's own fault costs nobody a grade."""
+    """The referee's own fault costs nobody a grade."""
+    why = "the referee could not judge this, and that may be its own fault"
+    return for_a_person(asked, why, f"{type(error).__name__}: {error}"[:300])
+
+
+def for_a_person(asked: Asked, why: str, more: str) -> dict:
+    """No points yet, and the reason."""
     exercise = exercises.get(asked.name)
     out_of = exercise.speed.points if asked.speed else exercise.points
-    says = f"{asked.name}: the referee could not judge this, and that may be its own fault: a person grades it."
-    why = visible(escape(f"{type(error).__name__}: {error}"[:300]))
-    shown = f"<p>{says}</p><p><small>{why}</small></p>"
-    return {"points": 0.0, "out_of": out_of, "pending": True, "waits": A_PERSON, "html": shown}
+    shown = f"<p>{asked.name}: {why}: a person grades it.</p><p><small>{visible(escape(more))}</small></p>"
+    reason = visible(f"{why} ({more})")
+    return {"points": 0.0, "out_of": out_of, "pending": True, "waits": A_PERSON, "why": reason, "html": shown}

@@ -113,9 +113,10 @@ def test_the_table_of_a_regrading_tells_marks_before_and_after_and_that_those_by
     before, after = {"points": 2.0, "waits": ""}, {"points": 0.0, "waits": "a GPU"}
     change = regrade.Change("ada", True, before, after, "a mark by hand of 5 points")
     said = "\n".join(regrade.told(SOFTMAX, [change, replace(change, student="bob", after=before)]))
-    assert said.startswith(f"{SOFTMAX}: 1 change, 1 stay as they are.")
+    assert said.startswith(f"{SOFTMAX}: marks that change: 1; that stay as they are: 1.")
     assert "waits for a GPU" in said and "bob" not in said
-    assert "a mark by hand of 5 points stays, and a person is asked" in said
+    assert "a mark by hand of 5 points stays, and a person is asked" in said and "mark by hand " in said
+    assert "by hand" not in "".join(regrade.told(SOFTMAX, [replace(change, mark="")])), "no column that is empty"
 
 
 def asked(**more) -> argparse.Namespace:
@@ -308,8 +309,9 @@ def test_an_appeal_and_a_mended_exercise_from_hand_in_to_gradebook(tmp_path):
     axpy.write_text("".join(mended))
     assert "the exercise changed since" in ours("verdict", "bob", unit)
     before, told = scores(), ours("regrade", unit, "start.axpy")
-    assert "start.axpy: 2 change, 1 stay as they are." in told and "2.5 points stays, and a person is asked" in told
+    assert "start.axpy: marks that change: 2; that stay as they are: 1." in told
+    assert "2.5 points stays, and a person is asked" in told
     assert scores() == before == {"ada": [5.0, None, 0], "bob": [3.57, None, 0], "cleo": [3.57, 2.5, 0]}
     ours("regrade", unit, "start.axpy", "--write")
     assert scores() == {"ada": [5.0, None, 0], "bob": [5.0, None, 0], "cleo": [5.0, 2.5, 1]}
-    assert "0 change, 3 stay" in ours("regrade", unit, "start.axpy")
+    assert "that change: 0; that stay as they are: 3" in ours("regrade", unit, "start.axpy")

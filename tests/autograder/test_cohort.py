@@ -362,7 +362,9 @@ def test_another_text_without_another_time_is_named_and_with_force_graded(chosen
     notebook(RIGHT, course / "submitted/bob" / UNIT / f"{NAME}.ipynb")
     assert chosen({}) == ["cleo", "dan"]
     said = capsys.readouterr().err
-    assert "What was graded is not what lies there now: bob\n--force --student NAME grades one of them" in said
+    assert "What was graded is not what lies there now: bob\n" in said
+    again = f"nbgrader autograde {UNIT} --force"
+    assert f"To grade one of them: {again} --student=bob. To grade everybody: {again}\n" in said
     assert chosen({}, force=True) == ["ada", "bob", "cleo", "dan"]
 
 

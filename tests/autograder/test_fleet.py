@@ -160,8 +160,8 @@ def test_every_submission_is_done_running_waiting_or_failed(verdicts, monkeypatc
     found = status.of(UNIT)
     assert (found.done, found.running, found.waiting, found.failed) == (6, 1, 3, [])
     said = "\n".join(status.told(UNIT, found))
-    assert f"{UNIT} [############........] 6 of 10 done, 1 running, 0 failed, 3 waiting" in said
-    assert "1 tasks run; about 35 s are left" in said and "in Slurm's words: Resources" in said
+    assert f"{UNIT} [############........] 6 of 10 submissions done, 1 running, 0 failed, 3 waiting" in said
+    assert "1 task runs; about 35 s are left" in said and "in Slurm's words: Resources" in said
 
     (verdicts / "ada.gpu.json").write_text("{}")
     (verdicts / "cy.shared.json").write_text("{}")
@@ -177,7 +177,7 @@ def test_every_submission_is_done_running_waiting_or_failed(verdicts, monkeypatc
 
     (verdicts / "bob.gpu.json").write_text("{}")
     said = status.told(UNIT, status.of(UNIT))
-    assert "10 of 10 done" in said[0] and said[-1] == f"Now write the gradebook: nbgrader autograde {UNIT}"
+    assert "10 of 10 submissions done" in said[0] and said[-1] == f"Now write the gradebook: nbgrader autograde {UNIT}"
 
 
 def test_what_an_earlier_array_left_undone_runs_or_failed_and_is_not_done(verdicts, monkeypatch):
@@ -245,18 +245,46 @@ def test_who_handed_in_a_text_that_has_its_verdicts_has_not_failed_and_the_grade
         assert (found.done, found.failed) == (1, [])
         return status.told(UNIT, found)[-1]
 
-    to_write, there = f"Now write the gradebook: nbgrader autograde {UNIT}", "The gradebook has them."
+    write, known, there = f"nbgrader autograde {UNIT}", "--Autograde.only_known=True", "The gradebook has them."
+    to_write = f"Now write the gradebook: {write} {known}"
     shown = shown_file("ada", UNIT, NAME, plans.VERDICTS)
     shown.parent.mkdir(parents=True)
     assert last_line() == to_write
     shown.write_text(json.dumps({name: {"verdict": name} for name in interpreter}))
     assert last_line() == there
     gpu = judged(again, "gpu")
-    assert last_line() == f"{to_write} --force (without it, marks that are there stay)", "a GPU has judged it since"
+    with_force = f"Now write the gradebook: {write} --force {known} (without --force, marks that are there stay)"
+    assert last_line() == with_force, "a GPU has judged it since"
     shown.write_text(json.dumps({name: {"verdict": name} for name in gpu}))
     assert last_line() == there
     item.path.unlink()
     assert last_line() == there, "taken back"
+
+
+BEGAN = "task 1:0 on n1, AMD EPYC\n"
+CANCELLED = "slurmstepd-n1: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-29T03:12:48 ***\nended from outside\n"
+LOST = "it ended without a word, as where its node is lost; its log ends with"
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        (BEGAN, f"{LOST} 'task 1:0 on n1, AMD EPYC'"),
+        (f"{BEGAN}ada: judged in 3.1 s\n", f"{LOST} 'ada: judged in 3.1 s'"),
+        (f"{BEGAN}{CANCELLED}", "JOB 3 ON n1 CANCELLED AT 2026-11-29T03:12:48"),
+        (f"{BEGAN}{CANCELLED}{BEGAN}", f"{LOST} 'task 1:0 on n1, AMD EPYC'"),  # requeued, and its node lost
+        (
+            f"{BEGAN}ada: judged in 3.1 s, but not start.axpy: see the fault above\ntask 1:0 judged 1 of 1\n",
+            "ada: judged in 3.1 s, but not start.axpy: see the fault above",
+        ),
+    ],
+    ids=["lost at once", "lost later", "cancelled", "requeued and lost", "our own fault"],
+)
+def test_why_a_task_failed_is_what_happened_and_not_what_it_wrote_while_it_worked(log, why, verdicts):
+    plan = planned()
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    plan.log(0).write_text(log)
+    assert status.why_ended(plan, 0) == f"task 1:0: {why}"
 
 
 def test_where_slurm_does_not_answer_the_status_is_what_verdicts_say_and_nothing_is_planned(verdicts, monkeypatch):
@@ -271,7 +299,7 @@ def test_where_slurm_does_not_answer_the_status_is_what_verdicts_say_and_nothing
     monkeypatch.setattr(plans, "texts", lambda lesson, tier: (10, []))
     planned()
     said = status.told(UNIT, status.of(UNIT))
-    assert "6 of 10 done, 0 running, 0 failed, 4 waiting" in said[0]
+    assert "6 of 10 submissions done, 0 running, 0 failed, 4 waiting" in said[0]
     assert said[-1:] == [
         "Which of those that wait run, and which have failed, is not known: squeue refused: no controller"
     ]
@@ -345,16 +373,17 @@ def test_workers_that_are_killed_and_begun_again_judge_each_text_once(course):
     while not list((course / "verdicts").glob("*.json")) and time.monotonic() < until:
         time.sleep(0.05)
     said = run(course, "--status")[1]
-    assert " running, 0 failed" in said and "tasks run; about" in said
-    assert run(course, "--workers", "1")[1] == "Nothing to add: what lacks a verdict is in 1 tasks that run or wait.\n"
+    assert " running, 0 failed" in said and "1 task runs; about" in said
+    nothing = "Nothing to add: what lacks a verdict is in tasks that run or wait (1).\n"
+    assert run(course, "--workers", "1")[1] == nothing
     before = {path: path.stat().st_mtime_ns for path in (course / "verdicts").glob("*.json")}
     child.send_signal(signal.SIGKILL)
     child.communicate()
     while "running, 0 failed" in (said := run(course, "--status")[1]) and " 0 running" not in said:
         assert time.monotonic() < until, "a worker outlives the run that started it"
-    assert "failed: " in said or "11 of 11 done" in said
+    assert "failed: " in said or "11 of 11 submissions done" in said
     status, said = run(course, "--workers", "2")
-    assert status == 0 and ("11 of 11 done" in said or "Every submission" in said)
+    assert status == 0 and ("11 of 11 submissions done" in said or "Every submission" in said)
     assert len(list((course / "verdicts").glob("*.json"))) == 10, "equal texts are one"
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
     logs = "\n".join(path.read_text() for path in (course / "verdicts/fleet").rglob("*.log"))

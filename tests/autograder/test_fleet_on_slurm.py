@@ -235,9 +235,9 @@ def test_sixty_submissions_through_a_cancelled_array_and_a_lost_node(course, clu
     course.hand_in("twin", RIGHT, "# 0")
     expected["twin"] = 5.0
     status, said = course.fleet("--slurm", "partition=all,hold")
-    assert status == 0 and "61 submissions of 00_start; 61 lack a verdict: 60 texts, 12 a task at most" in said
+    assert status == 0 and "61 submissions of 00_start; without a verdict: 61, in 60 texts, 12 a task at most" in said
     assert "of 5 tasks" in said
-    nothing = (0, "Nothing to add: what lacks a verdict is in 5 tasks that run or wait.\n")
+    nothing = (0, "Nothing to add: what lacks a verdict is in tasks that run or wait (5).\n")
     assert course.fleet("--slurm", "partition=all") == nothing
     cluster.asked("scontrol", "release", cluster.asked("squeue", "-h", "-o", "%A").strip())
     wait(lambda: len(course.files()) >= 10)
@@ -256,7 +256,7 @@ def test_sixty_submissions_through_a_cancelled_array_and_a_lost_node(course, clu
     cluster.lose(1)
     wait(course.quiet)
     cluster.node(1)
-    assert f"{UNIT} [####################] 61 of 61 done, 0 running, 0 failed, 0 waiting" in course.status()
+    assert f"{UNIT} [####################] 61 of 61 submissions done, 0 running, 0 failed, 0 waiting" in course.status()
     assert "Every submission of 00_start has its verdicts" in course.fleet("--slurm", "partition=all")[1]
     assert {name: course.files()[name] for name in before} == before, "what was judged stays as it is"
     again = [student for student in set(course.judged()) if course.judged().count(student) > 1]
@@ -282,13 +282,14 @@ def test_a_task_over_its_time_is_told_and_submitted_again_with_more(course):
     wait(course.quiet)
     said, first = course.status(), course.judged()
     assert "ada" in first and "zoe8" not in first and "DUE TO TIME LIMIT" in said
-    assert f" {10 - len(first)} failed" in said and f" {len(first)} of 10 done" in said
+    assert f" {10 - len(first)} failed" in said and f" {len(first)} of 10 submissions done" in said
     assert course.run("nbgrader", "generate_assignment", UNIT)[0] == 0
     said = course.run("nbgrader", "autograde", UNIT, "--Autograde.only_known=True")[1]
-    assert f"{10 - len(first)} are left out, because they lack verdicts: zoe" in said and {*course.marks()} == {*first}
+    assert "Left out, for want of a verdict: zoe" in said and {*course.marks()} == {*first}
     assert course.fleet("--slurm", "time=20")[0] == 0
     wait(course.quiet)
-    assert "10 of 10 done" in course.status() and sorted(course.judged()) == ["ada", *(f"zoe{n}" for n in range(9))]
+    assert "10 of 10 submissions done" in course.status()
+    assert sorted(course.judged()) == ["ada", *(f"zoe{n}" for n in range(9))]
 
 
 def fill(path: Path) -> None:
@@ -314,7 +315,7 @@ def test_a_full_disk_is_told_before_anything_is_judged_and_costs_nobody(course, 
     filler.unlink()
     assert course.fleet("--slurm", "partition=all")[0] == 0
     wait(course.quiet)
-    assert "2 of 2 done" in course.status() and sorted(course.judged()) == ["ada", "bob"]
+    assert "2 of 2 submissions done" in course.status() and sorted(course.judged()) == ["ada", "bob"]
 
 
 def test_a_task_has_its_gpu_alone_where_slurm_gave_it_one_or_the_whole_node(course, cluster):

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import csv
 import html
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
@@ -217,6 +219,7 @@ def test_every_submission_gets_the_mark_it_earned(graded):
     full |= {"hostile", "utf16"}
     everybody = (*COHORT, *REASONS)
     expected = {student: (5.0 if student in full else 0.0, False) for student in everybody}
+    expected |= dict.fromkeys(UNREAD, (0.0, True))
     expected |= {"one_case_wrong": (3.57, False), "waits_for_a_person": (0.0, True)}
     assert marks(graded) == expected
 
@@ -372,8 +375,30 @@ def test_nothing_beside_a_notebook_comes_into_feedback_or_what_formgrader_shows(
     assert "book.html (a link)" in page
 
 
+def test_feedback_that_is_older_than_its_mark_is_made_again_and_not_released(graded, tmp_path):
+    course = tmp_path / "course"
+    shutil.copytree(graded, course, symlinks=True, ignore=shutil.ignore_patterns("hostile"))
+    run(course, "generate_feedback", UNIT)  # tests before this one may have graded again
+    names = NAME, UNIT, "words_elsewhere"
+    page, other = (course / "feedback" / who / UNIT / f"{NAME}.html" for who in (names[2], "right"))
+    was, before = page.read_text(), other.stat().st_mtime_ns
+    (course.with_name("course-exchange")).mkdir()
+    old = f"{names[2]}: the marks changed since this page was made; first nbgrader generate_feedback {UNIT}"
+    assert old not in run(course, "release_feedback", UNIT)
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        book.find_grade("start_axpy_floor", *names).manual_score = 0.5
+        book.find_comment("start_axpy_floor", *names).manual_comment = "Half of it."
+        book.db.commit()
+    said = run(course, "release_feedback", UNIT)
+    assert old in said and said.count("the marks changed") == 1
+    assert "not recognized by" not in run(course, "generate_feedback", UNIT)
+    assert "Half of it." in page.read_text() and "Half of it." not in was
+    assert other.stat().st_mtime_ns == before, "the other pages stay"
+    assert old not in run(course, "release_feedback", UNIT)
+
+
 REASONS = {
-    "damaged": "could not be read",
+    "damaged": f"{NAME}.ipynb was not graded: it is no JSON",
     "renamed": f"my lesson (2).ipynb was taken for {NAME}.ipynb",
     "two_renamed": f"None of new.ipynb, old.ipynb is called {NAME}.ipynb",
     "another_file": "No notebook was handed in. The folder held: lesson.pdf.",
@@ -395,6 +420,25 @@ REASONS = {
 def test_what_was_not_the_expected_notebook_is_said(graded, student):
     page = (graded / "feedback" / student / UNIT / f"{NAME}.html").read_text()
     assert report.marked(REASONS[student]) in page
+
+
+UNREAD = "damaged", "two_renamed", "another_file", "merged_file", "links_a_notebook"
+UNREAD += "links_a_lesson", "links_a_student", "links_nowhere"
+
+
+def test_a_hand_in_of_which_nothing_can_be_judged_waits_for_a_person_and_is_exported_as_no_zero(graded, tmp_path):
+    run(graded, "export", "--to", str(tmp_path / "grades.csv"))
+    run(graded, "export", "--to", str(tmp_path / "canvas.csv"), "--exporter=autograder.classroom.lms.Canvas")
+    with (tmp_path / "grades.csv").open(newline="") as file:
+        rows = {row["student_id"]: row for row in csv.DictReader(file)}
+    with (tmp_path / "canvas.csv").open(newline="") as file:
+        cells = {row[3]: row[5] for row in csv.reader(file)}
+    for student in UNREAD:
+        assert "start.axpy (a person)" in rows[student]["waits"] and REASONS[student] in rows[student]["why"]
+        assert cells[student] == "" and marks(graded)[student] == (0.0, True)
+    assert cells["untouched"] == "0" and not rows["untouched"]["waits"], "an empty lesson is a hand-in that was judged"
+    told = [line for line in (graded / "said").read_text().splitlines() if line.startswith("two_renamed: ")]
+    assert told == [f"two_renamed: {REASONS['two_renamed']}, so none was graded. Rename the one that counts."]
 
 
 def test_a_cell_that_waits_for_ever_is_told_the_instructor(graded):
@@ -453,7 +497,7 @@ def test_what_would_be_the_same_for_everybody_ends_the_run(error, tmp_path):
             judging.verdict(Asked("start.axpy", speed=False))
 
 
-@pytest.mark.parametrize("marks", [{handed_in.PERSON: True, handed_in.CODE: Submission(()).as_data()}, {}])
+@pytest.mark.parametrize("marks", [{handed_in.PERSON: "a link", handed_in.CODE: Submission(()).as_data()}, {}])
 def test_a_notebook_that_cannot_be_taken_apart_goes_to_a_person(marks, tmp_path):
     release = nbformat.read(COURSE / "notebooks" / UNIT / f"{NAME}.ipynb", as_version=4)
     release.metadata.update(marks)

@@ -190,8 +190,24 @@ def test_folders_that_an_lms_names_after_people_are_told_with_who_that_is_on_the
             book.add_student(f"s{number}", first_name=first, last_name="Lovelace", email=f"mail.{number}@example.org")
         said = list(roster.strangers(["Ada Lovelace", "lovelaceanne", "Mail.1", "lovelace"], book))
     meant = [line.rpartition("of that name.")[2] for line in said]
-    ends = "? Then rename the folder."
-    assert meant == [f" Is it 's0' or 's1'{ends}", f" Is it 's1'{ends}", "", f" Is it 's2'{ends}"]
+    ends, several = "? Then rename the folder.", " 's0' and 's1' have that name: find out whose it is, and"
+    assert meant == [f"{several} rename the folder to that id.", f" Is it 's1'{ends}", "", f" Is it 's2'{ends}"]
+    with Gradebook(url(term)) as book:
+        (said,) = roster.strangers(["Ada Lovelace_10006"], book)
+    assert "'Ada Lovelace_10006' is not on the roster" in said and several in said
+
+
+def test_a_worksheet_of_moodle_that_has_no_ids_is_about_those_who_are_there(term, capsys):
+    (term / "list.csv").write_text(MOODLE)
+    (term / "worksheet.csv").write_text(
+        "Identifier,Full name,Email address\nParticipant 77,Änne Müller,am@example.org\n"
+    )
+    for name, said in (("list.csv", "2 new, 0 changed"), ("worksheet.csv", "0 new, 1 changed")):
+        assert roster.main(argparse.Namespace(file=Path(name))) == 0
+        assert said in capsys.readouterr().out
+    with Gradebook(url(term)) as book:
+        assert book.find_student("30069048").lms_user_id == "Participant 77"
+        assert {*roster.by_numbers(book)} == {"77"}
 
 
 @pytest.fixture(scope="module")
@@ -206,25 +222,50 @@ def settings():
 
 
 @pytest.mark.parametrize(
-    ("path", "student", "file"),
+    ("path", "student", "number", "file"),
     [
-        ("submissions/lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),
-        ("submissions/lovelaceada_LATE_12345_67890_roofline-1.ipynb", "lovelaceada", "roofline-1"),
-        ("submissions/lovelaceada_12345_67890_all.zip", "lovelaceada", "all"),
-        ("CS-1/Ada Lovelace_12345_assignsubmission_file_/roofline.ipynb", "Ada Lovelace", "roofline"),
-        ("CS_1/Ada Lovelace_12345_assignsubmission_file_/my_roofline (1).ipynb", "Ada Lovelace", "roofline (1)"),
-        (
-            "CS_1/Änne Müller-Lüdenscheidt_1_assignsubmission_file_roofline.ipynb",
-            "Änne Müller-Lüdenscheidt",
-            "roofline",
-        ),
-        ("lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "roofline"),  # no archive
-        ("Bob_2_assignsubmission_file_/Ada_1_assignsubmission_file_/roofline.ipynb", "Bob", "roofline"),
+        ("submissions/lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "12345", "roofline"),
+        ("submissions/lovelaceada_LATE_12345_67890_roofline-1.ipynb", "lovelaceada", "12345", "roofline-1"),
+        ("submissions/lovelaceada_12345_67890_all.zip", "lovelaceada", "12345", "all"),
+        ("submissions/lovelaceada_12345_67890_7_assignsubmission_x.ipynb", "lovelaceada", "12345", "x"),
+        ("CS-1/Ada Lovelace_12345_assignsubmission_file_/roofline.ipynb", "Ada Lovelace", "12345", "roofline"),
+        ("CS_1/Ada Lovelace_12_assignsubmission_file_/my_roofline (1).ipynb", "Ada Lovelace", "12", "roofline (1)"),
+        ("CS_1/Änne Müller-Lü_1_assignsubmission_file_roofline.ipynb", "Änne Müller-Lü", "1", "roofline"),
+        ("CS/Ada_12_34_assignsubmission_file_/roofline.ipynb", "Ada_12", "34", "roofline"),  # "Ada_12" in Moodle
+        ("CS/Ada_1_assignsubmission_file_Bob_2_assignsubmission_file_x.ipynb", "Ada", "1", "x"),
+        ("lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "12345", "roofline"),  # no archive
+        ("Bob_2_assignsubmission_file_/Ada_1_assignsubmission_file_/roofline.ipynb", "Bob", "2", "roofline"),
+        ("assignment_7_export/submission_12345/roofline.ipynb", "submission", "12345", "roofline"),
+        ("ada_roofline.ipynb", "ada", None, "roofline"),
     ],
-)
-def test_names_in_archives_of_canvas_and_moodle_tell_the_student(path, student, file, settings):
+)  # fmt: skip
+def test_names_in_archives_of_canvas_moodle_and_gradescope_tell_the_student_and_the_number(
+    path, student, number, file, settings
+):
     found = FileNameCollectorPlugin(config=settings).collect(path)
-    assert (found["student_id"], found["file_id"]) == (student, file)
+    assert (found["student_id"], found["number"], found["file_id"]) == (student, number, file)
+
+
+def test_people_of_one_name_have_a_folder_each(term):
+    """s0 and s1 are both called Ada L; the roster knows the number of s1, and one who was not on it yet came later."""
+    with Gradebook(url(term)) as book:
+        for number, (first, last) in enumerate([("Ada", "L"), ("Ada", "L"), ("Änne", "M"), ("Bo", "N"), ("Cleo", "O")]):
+            book.add_student(f"s{number}", first_name=first, last_name=last)
+        book.find_student("s1").lms_user_id = "Participant 11"
+        book.find_student("s2").lms_user_id = "7"  # of another lesson: Moodle has one a lesson
+        book.find_student("s4").lms_user_id = "44"
+        named = [("Ada L", "10"), ("Ada L", "11"), ("Änne M", "12"), ("Bo N", "13"), ("Bo N", "14")]
+        named += [("of no roster", "15"), ("of no roster", "16"), ("of no roster but one", "17"), ("Bo N", "")]
+        found, told = roster.folders([*named, ("C. O.", "44")], book)
+    assert [found[one] for one in named] == [
+        "Ada L_10", "s1", "s2", "Bo N_13", "Bo N_14", "of no roster_15", "of no roster_16",
+        "of no roster but one", "Bo N"
+    ]  # fmt: skip
+    assert found["C. O.", "44"] == "s4", "the number says who it is, whatever the name"
+    assert [line.partition("collected as ")[2].partition(".")[0] for line in told] == [
+        "'Ada L_10'", "'Bo N_13'", "'Bo N_14'", "'of no roster_15'", "'of no roster_16'"
+    ]  # fmt: skip
+    assert "'s0' and 's1' have that name" in told[0] and "'id,lms_user_id' and 'ID,10'" in told[0]
 
 
 def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybody(term):
@@ -235,11 +276,15 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     with zipfile.ZipFile(folder / "CS.zip", "w") as archive:
         for name in ("roofline.ipynb", "my_roofline.ipynb", "notes.txt"):
             archive.writestr(f"Ada L_1_assignsubmission_file_/{name}", name)
+        for number in (7, 8):
+            archive.writestr(f"Eve M_{number}_assignsubmission_file_/roofline.ipynb", f"of number {number}")
         archive.writestr("Bob_2_assignsubmission_file_/all.zip", "no zip")
         archive.writestr("Bob_2_assignsubmission_file_/extracted/Ada L_1_x/notes.ipynb", "Bob's, whatever he calls it")
         archive.writestr(".._4_assignsubmission_file_/roofline.ipynb", "of somebody who is called that")
     with Gradebook(url(term)) as book:
         book.add_student("ada", first_name="Ada", last_name="L")
+        for number in (7, 9):
+            book.add_student(f"eve{number}", first_name="Eve", last_name="M", lms_user_id=f"Participant {number}")
     shutil.copy(COURSE / late.SETTINGS, term)
     line = [sys.executable, "-m", "nbgrader", "zip_collect", LESSON]
     surroundings = environment() | {"PYTHONPATH": str(COURSE)}
@@ -248,7 +293,11 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
     ada = [f"ada/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
     bob = [f"Bob/{LESSON}/{name}" for name in ("all.zip", "notes.ipynb")]
-    assert found == [*bob, *ada, f"cleo/{LESSON}/roofline.ipynb"] and not (term / LESSON).exists()
+    eve = [f"{name}/{LESSON}/roofline.ipynb" for name in ("Eve M_8", "eve7")]
+    assert [(term / "submitted" / one).read_text() for one in eve] == ["of number 8", "of number 7"]
+    assert "nobody on the roster has the number 8: collected as 'Eve M_8'. 'eve7' and 'eve9' have that" in done.stderr
+    bob, ada = [*bob, eve[0]], [*ada, f"cleo/{LESSON}/roofline.ipynb", eve[1]]
+    assert found == [*bob, *ada] and not (term / LESSON).exists()
 
 
 def test_no_language_but_python_is_coloured(settings):
@@ -299,7 +348,7 @@ def test_hand_ins_without_a_time_are_named_where_there_is_a_due_date(term, capsy
     assert late.main(argparse.Namespace(action=None)) == 0
     said = capsys.readouterr().out
     assert "ada, 01_roofline: 1 day late," in said
-    assert said.endswith("01_roofline: 2 came without a time (timestamp.txt) and count as on time: bob, cleo\n")
+    assert said.endswith("01_roofline: 2 hand-ins without a time (timestamp.txt), on time therefore: bob, cleo\n")
     late.main(argparse.Namespace(action="due", lesson=LESSON, date="none"))
     assert "without a time" not in capsys.readouterr().out
 
@@ -426,7 +475,7 @@ def test_cells_that_are_empty_because_points_wait_are_counted(marked, monkeypatc
     said = []
     monkeypatch.setattr(lms.Canvas, "log", SimpleNamespace(info=print, warning=lambda _, *told: said.append(told)))
     table(marked, lms.Canvas, "canvas.csv", lesson=LESSON)
-    assert said == [(LESSON, 1), (f"{LESSON} speed", 1)]
+    assert said == [(LESSON, "1 cell is"), (f"{LESSON} speed", "1 cell is")]
 
 
 def test_moodle_gets_the_columns_of_its_own_export(marked):

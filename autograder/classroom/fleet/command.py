@@ -12,6 +12,7 @@ import time
 import torch
 
 from autograder.classroom import taken
+from autograder.classroom.counted import many
 from autograder.classroom.fleet import plans, slurm, status, work
 from autograder.classroom.fleet.plans import Plan
 from autograder.referee import sandbox
@@ -79,13 +80,13 @@ def _begun(args: argparse.Namespace) -> int:
                     plans.forget(plan)
                     raise
                 see = f"python -m autograder fleet {lesson} --status"
-                print(f"Array {array} of {len(plan.batches)} tasks. How far it is: {see}")
+                print(f"Array {array} of {many(len(plan.batches), 'task')}. How far it is: {see}")
             elif plan:
                 while_it_runs.enter_context(status.holding(plan.folder / "run"))
         if plan and not plan.slurm:
             return _run_here(plan)
     if alive and not plan:
-        print(f"Nothing to add: what lacks a verdict is in {alive} tasks that run or wait.")
+        print(f"Nothing to add: what lacks a verdict is in tasks that run or wait ({alive}).")
     elif not plan:
         print(f"Every submission of {lesson} has its verdicts. {status.next_step(lesson)}")
     return FULL
@@ -123,7 +124,10 @@ def _planned(args: argparse.Namespace) -> tuple[Plan | None, int]:
     wanted = "" if args.slurm is None else args.slurm or "requeue"  # no wishes, but Slurm all the same
     plan = Plan(lesson, number, tier, wanted, workers, submissions, plans.in_batches(todo, size))
     people = sum(len(text.who) for text in todo)
-    print(f"{submissions} submissions of {lesson}; {people} lack a verdict: {len(todo)} texts, {size} a task at most")
+    print(
+        f"{many(submissions, 'submission')} of {lesson}; without a verdict: {people}, in {many(len(todo), 'text')}, "
+        f"{size} a task at most"
+    )
     return plans.written(plan), len(alive)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from autograder.classroom.counted import many
 from autograder.classroom.fleet import plans, slurm
 from autograder.classroom.fleet.plans import Plan, Text
 from autograder.classroom.taken import VERDICTS, Item, items
@@ -18,6 +20,9 @@ from autograder.classroom.verdicts import TIERS, read
 
 LISTED = 10  # failures that are named
 LAST = 2000  # bytes of a log that are read
+# What a task writes while it is at work, as `work` has it.
+BEGUN, JUDGED = re.compile(r"task \d+:\d+ on .*"), re.compile(r".*: judged in [\d.]+ s")
+ENDED = re.compile(r"task \d+:\d+ judged .*")
 
 
 @dataclass
@@ -105,10 +110,10 @@ def next_step(lesson: str) -> str:
             names = (f"{judging.key(asked)}.{tier}.json" for tier in reversed(TIERS))
             other |= next((name for name in names if name in there), None) not in decided and bool(shown)
         new |= not shown
-    write = f"Now write the gradebook: nbgrader autograde {lesson}"
+    write, known = f"Now write the gradebook: nbgrader autograde {lesson}", "--Autograde.only_known=True"
     if other:
-        return f"{write} --force (without it, marks that are there stay)"
-    return write if new else "The gradebook has them."
+        return f"{write} --force {known} (without --force, marks that are there stay)"
+    return f"{write} {known}" if new else "The gradebook has them."
 
 
 def by_slurm(every: list[Plan], there: set[str]) -> list[Plan]:
@@ -173,8 +178,14 @@ def why_ended(plan: Plan, task: int) -> str:
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         lines = []
+    begun = max((at for at, line in enumerate(lines) if BEGUN.fullmatch(line)), default=0)
+    lines = lines[begun:]  # of the last of several runs of a task
     of_slurm = [line.strip("* ").partition("*** ")[2] or line for line in lines if line.startswith("slurmstepd")]
     said = (of_slurm or lines or ["it left no log: it never began, or its log could not be written"])[-1]
+    if ENDED.fullmatch(said):  # and not all could be judged
+        said = next((line for line in reversed(lines) if ", but not " in line), said)
+    if BEGUN.fullmatch(said) or JUDGED.fullmatch(said):
+        said = f"it ended without a word, as where its node is lost; its log ends with {said!r}"
     return f"task {plan.number}:{task}: {said.strip('* ')}"
 
 
@@ -183,12 +194,13 @@ def told(lesson: str, status: Status) -> list[str]:
     share = status.done / max(1, status.submissions)
     bar = ("#" * int(20 * share)).ljust(20, ".")
     lines = [
-        f"{lesson} [{bar}] {status.done} of {status.submissions} done, {status.running} running, "
+        f"{lesson} [{bar}] {status.done} of {many(status.submissions, 'submission')} done, {status.running} running, "
         f"{len(status.failed)} failed, {status.waiting} waiting"
     ]
     if status.left_s is not None:
         end = datetime.datetime.now() + datetime.timedelta(seconds=status.left_s)
-        lines.append(f"{status.tasks} tasks run; about {_long(status.left_s)} are left, until {end:%H:%M}")
+        tasks = "1 task runs" if status.tasks == 1 else f"{status.tasks} tasks run"
+        lines.append(f"{tasks}; about {_long(status.left_s)} are left, until {end:%H:%M}")
     elif status.waiting and not status.unknown:
         lines.append("No task runs yet, so the end cannot be estimated.")
     if status.unknown:
@@ -202,7 +214,7 @@ def told(lesson: str, status: Status) -> list[str]:
         named = ", ".join(students[:3]) + (f" and {len(students) - 3} more" if len(students) > 3 else "")
         lines.append(f"failed: {named} ({why})")
     if len(whys) > LISTED:
-        lines.append(f"and {len(whys) - LISTED} more tasks")
+        lines.append(f"and {len(whys) - LISTED} more")
     if status.failed and not status.running + status.waiting:
         lines.append("The same command again submits what failed, and nothing else.")
         lines.append(f"To grade those that are done: nbgrader autograde {lesson} --Autograde.only_known=True")
