@@ -217,7 +217,8 @@ def test_programs_share_query_heads_where_rounds_are_not_full(on_hopper):
         return parts_of_heads(causal, in_order, *three(n, n, B=B, H=H, H_kv=H_kv)[:2])
 
     for in_order in (True, False):
-        assert parts(True, in_order, 4, 32, 1, 4096) == 2, "64 pairs of tiles, 128 in two parts"
+        assert parts(True, in_order, 4, 32, 1, 4096) == 8, "two parts are 128 pairs of tiles, of 16 heads each"
+        assert parts(True, in_order, 4, 32, 4, 4096) == 2 and parts(False, in_order, 4, 32, 4, 4096) == 1
         assert parts(True, in_order, 1, 32, 1, 4096) == 8
         assert parts(True, in_order, 4, 32, 8, 4096) == 1, "512 pairs are four rounds"
         assert parts(False, in_order, 4, 32, 1, 4096) == 1, "128 tiles, as long as one another"
@@ -237,12 +238,12 @@ def test_two_tiles_of_columns_are_not_shared(on_hopper):
 
 
 @pytest.mark.parametrize("wish", [True, False])
-def test_tiles_in_parts_count_as_so_many(wish, on_hopper):
+def test_tiles_of_all_query_heads_count(wish, on_hopper):
     found = one_pass_for(True, None, wish, *three(B=4, H=32, H_kv=1))
-    assert found == replace(TABLES[wish][128, True], parts=2), "128 tiles, 256 in two parts"
+    assert found == replace(TABLES[wish][128, True], parts=8)
     assert one_pass_for(True, None, wish, *three(B=4, H=4, H_kv=1)).parts == 2
     assert one_pass_for(True, None, wish, *three(B=4, H=1, H_kv=1)) is None
-    assert one_pass_for(True, None, wish, *three(B=4, H=64, H_kv=8)) is TABLES[wish][128, True]
+    assert one_pass_for(True, None, wish, *three(B=4, H=32, H_kv=8)) is TABLES[wish][128, True]
 
 
 @pytest.mark.parametrize("D", [16, 72, 128])

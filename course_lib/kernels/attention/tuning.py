@@ -85,7 +85,7 @@ class OnePass:
     block: int  # queries a turn
     together: int  # the same block of keys of so many heads, then the next
     least: int  # keys, and queries, from which on it was measured faster; zeros for the sums and rounding them cost
-    tiles: int  # of 128 keys, all heads together, from which on it was measured faster
+    tiles: int  # of 128 keys, all heads of queries together, from which on it was measured faster
     in_order: bool = False  # the same bits on every run
     stages: int = 2  # blocks of q, and of do, in shared memory or on their way there
     parts: int = 1  # so many programs share the query heads of a tile
@@ -241,6 +241,7 @@ PROGRAMS_DKDV = {False: 2, True: 16}
 # One pass: what sums in fp32 and adding them cost a program, in queries walked over: 4 numbers of 4 bytes, for 256 keys
 # and each column, at 23 bytes a ns are as long as 10 turns of 64 queries.
 START_OF_PART = 640
+MOST_HEADS = 4  # that a program walks over, causal: 16 took 1.2 times as long, 8 up to 1.12
 LEAST_ROWS = 4096  # that a program of dk and dv walks over: for less, writing and adding sums costs more than it gives
 
 
@@ -349,8 +350,7 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     if entry is None or k_lengths is not None:
         return None
     parts = parts_of_heads(causal, entry.in_order, q, k)
-    tiles = -(-k.shape[2] // 128) * k.shape[:2].numel() * parts
-    if min(q.shape[2], k.shape[2]) < entry.least or tiles < entry.tiles:
+    if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * q.shape[:2].numel() < entry.tiles:
         return None
     if capability(q.device) != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
@@ -388,11 +388,11 @@ def parts_of_heads(causal: bool, in_order: bool, q: torch.Tensor, k: torch.Tenso
     if q.shape[1] == k.shape[1] or split(q.shape[-1])[1]:  # nothing to share, or two tiles of columns
         return 1
     dealt = in_order or not causal
-    return _parts(_items(causal, k), q.shape[1] // k.shape[1], q.shape[2], multiprocessors(k.device), dealt)
+    return _parts(_items(causal, k), q.shape[1] // k.shape[1], q.shape[2], multiprocessors(k.device), dealt, causal)
 
 
 @functools.cache
-def _parts(items: int, group: int, n_q: int, at_once: int, dealt: bool) -> int:
+def _parts(items: int, group: int, n_q: int, at_once: int, dealt: bool, causal: bool) -> int:
     """The fewest parts of a group of heads that take the shortest time, or 5 % more.
 
     Programs that are dealt their items come in rounds, as in `_shares`. Else the hardware shares out tiles, the longest
@@ -403,7 +403,8 @@ def _parts(items: int, group: int, n_q: int, at_once: int, dealt: bool) -> int:
         rounds = items * parts / at_once
         return (math.ceil(rounds) if dealt else max(1, rounds)) * (group * n_q / parts + START_OF_PART * (parts > 1))
 
-    able = [parts for parts in range(1, group + 1) if group % parts == 0]
+    least = group / MOST_HEADS if causal else 1
+    able = [parts for parts in range(1, group + 1) if group % parts == 0 and parts >= least]
     shortest = min(map(takes, able))
     return next(parts for parts in able if takes(parts) <= 1.05 * shortest)
 
