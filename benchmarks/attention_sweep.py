@@ -126,7 +126,7 @@ def _ready(kernel: str, shape: tuple):
             usual = 128 if sum(split(q.shape[-1])) <= 64 else 64, 2
             together, block, stages = *blocks, *usual[len(blocks) - 1 :]
             blocks = OnePass(block, together, least=1, tiles=1, in_order=in_order, stages=stages)
-        more = None, None, blocks, False, room(q, blocks)
+        more = None, None, blocks, False, room(q, k, blocks)
         write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
         return dq, dk, dv
 

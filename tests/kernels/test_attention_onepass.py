@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 import torch
 
-from course_lib.compiled import compile_kernel
+from course_lib.compiled import CompileError, compile_kernel
 from course_lib.device import DEVICE
 from course_lib.kernels.attention import attention, attention_operator, backward, tuning
 from course_lib.kernels.attention.forward import forward
 from course_lib.kernels.attention.packed import packed_attention
-from course_lib.kernels.attention.sums import room, sums_and_counters
-from course_lib.kernels.attention.tuning import IN_ORDER, ONE_PASS, OnePass, one_pass_for
+from course_lib.kernels.attention.sums import finish, room, sums_and_counters, sums_of_parts
+from course_lib.kernels.attention.tuning import IN_ORDER, ONE_PASS, OnePass, one_pass_for, parts_of_heads
 from course_lib.kernels.columns import split
 from tests.kernels.attention_oracle import oracle
 
@@ -149,13 +149,21 @@ def test_no_other_architecture_and_no_other_triton_runs_it(on_hopper, monkeypatc
 
 
 def test_room_is_made_for_one_pass_only():
-    q, *_ = three(n_q=100)
-    assert room(q, None) is None
+    q, k, _ = three(n_q=100, n_k=60, H_kv=4)
+    assert room(q, k, None) is None
     for entry, counters in ((ONE_PASS[128, False], 0), (IN_ORDER[128, False], 32 * 2)):
-        made = room(q, entry)
+        made = room(q, k, entry)
         assert made.numel() == q.numel() + counters and made.dtype == torch.float32
-        sums, added = sums_and_counters(made, q, entry)
+        sums, added = sums_and_counters(made, q, k, entry)
         assert sums.shape == (32, 100, 128)
+        entry = replace(entry, parts=2)
+        shared = room(q, k, entry)
+        assert shared.numel() == made.numel() + 2 * 2 * k.numel()
+        shared.zero_()
+        sums_of_parts(shared, q, k, entry).fill_(1.0)
+        of_dq, added = sums_and_counters(shared, q, k, entry)
+        assert sums_of_parts(shared, q, k, entry).shape == (2, 2, 8, 60, 128) and of_dq.shape == sums.shape
+        assert not of_dq.any() and (added is None or not added.any()), "apart from one another"
         assert (added is None) if not counters else (added.shape == (counters,) and added.dtype == torch.int32)
 
 
@@ -202,20 +210,66 @@ def test_the_wish_reaches_the_backward_pass_by_every_way(make, monkeypatch):
     assert asked == [True, True, False, False, False]
 
 
+def test_programs_share_query_heads_where_rounds_are_not_full(on_hopper):
+    """132 programs at once. Causal, two tiles are an item where programs are dealt them."""
+
+    def parts(causal, in_order, B, H, H_kv, n):
+        return parts_of_heads(causal, in_order, *three(n, n, B=B, H=H, H_kv=H_kv)[:2])
+
+    for in_order in (True, False):
+        assert parts(True, in_order, 4, 32, 1, 4096) == 8, "two parts are 128 pairs of tiles, of 16 heads each"
+        assert parts(True, in_order, 4, 32, 4, 4096) == 2 and parts(False, in_order, 4, 32, 4, 4096) == 1
+        assert parts(True, in_order, 1, 32, 1, 4096) == 8
+        assert parts(True, in_order, 4, 32, 8, 4096) == 1, "512 pairs are four rounds"
+        assert parts(False, in_order, 4, 32, 1, 4096) == 1, "128 tiles, as long as one another"
+        assert parts(False, in_order, 1, 32, 1, 4096) == 4
+        assert parts(False, in_order, 3, 32, 1, 4096) == 4, "96 tiles are .73 of a round, 384 .97 of three"
+        assert parts(True, in_order, 1, 32, 32, 1024) == 1, "nothing to share"
+        assert parts(False, in_order, 1, 7, 1, 8192) == 7, "64 tiles; 2 and 4 do not divide 7"
+        assert parts(False, in_order, 2, 10, 2, 2048) == 5, "64 tiles; 2 does not divide 5"
+    assert parts(True, True, 1, 32, 8, 4608) == 4, "144 pairs are two rounds, 576 five of a quarter"
+    assert parts(True, False, 1, 32, 8, 4608) == 1, "in any order the hardware shares out 288 tiles"
+
+
+def test_two_tiles_of_columns_are_not_shared(on_hopper):
+    for D, parts in ((72, 1), (96, 1), (128, 8)):
+        q, k, _ = three(D=D, B=1, H=32, H_kv=1)
+        assert parts_of_heads(True, True, q, k) == parts
+
+
+@pytest.mark.parametrize("wish", [True, False])
+def test_tiles_of_all_query_heads_count(wish, on_hopper):
+    found = one_pass_for(True, None, wish, *three(B=4, H=32, H_kv=1))
+    assert found == replace(TABLES[wish][128, True], parts=8)
+    assert one_pass_for(True, None, wish, *three(B=4, H=4, H_kv=1)).parts == 2
+    assert one_pass_for(True, None, wish, *three(B=4, H=1, H_kv=1)) is None
+    assert one_pass_for(True, None, wish, *three(B=4, H=32, H_kv=8)) is TABLES[wish][128, True]
+
+
+@pytest.mark.parametrize("D", [16, 72, 128])
+def test_sums_of_parts_are_added_in_order(D, fenced):
+    kind = torch.float16
+    whole = fenced(2, 150, 3, D, dtype=kind).transpose(1, 2)
+    sums = torch.randn(2, 3 * 4, 150, D, device=DEVICE) * 10.0 ** torch.randint(-3, 4, (2, 12, 1, 1), device=DEVICE)
+    finish(whole, sums, 0.5, 4)
+    a, b, c, d = sums.unflatten(1, (3, 4)).unbind(2)
+    assert torch.equal(whole, (0.5 * (((a + b) + c) + d)).to(kind))
+
+
 def test_anything_but_yes_or_no_is_refused_in_words(make):
     q, k, v, _ = make(1, 1, 1, 4, 4, 16, torch.float32)
     with pytest.raises(AssertionError, match="deterministic is True or False, not 0"):
         attention(q, k, v, deterministic=0)
 
 
-def compiled(D, causal, wish, whole=True):
-    """What the compiler makes of the kernel, one head of keys for each of queries."""
+def compiled(D, causal, wish, whole=True, group=1, parts=1):
+    """What the compiler makes of the kernel; of `group` query heads a program has its part."""
     from course_lib.kernels.attention.groups import HALF, _layout, _plain
     from course_lib.kernels.attention.groups_onepass import _of_sums, one_pass_in_groups_kernel, settings
     from course_lib.kernels.rings import LAUNCH
 
-    entry, (main, rest) = TABLES[wish][D, causal], split(D)
-    fixed = settings(entry) | {"GROUP": 1, "CAUSAL": causal, "WHOLE": whole, "MAIN": main, "REST": rest}
+    entry, (main, rest) = replace(TABLES[wish][D, causal], parts=parts), split(D)
+    fixed = settings(entry) | {"GROUP": group // parts, "CAUSAL": causal, "WHOLE": whole, "MAIN": main, "REST": rest}
     of_sums = (64, min(main, 64)) if rest == 0 else (entry.block, main)
     signature = {}
     for one in (n for n in one_pass_in_groups_kernel.arg_names if n not in fixed):
@@ -230,6 +284,8 @@ def compiled(D, causal, wish, whole=True):
             signature[one] = f"tensordesc<fp32[1, {height}, {columns}],{_of_sums(columns)!r}>"
         elif one == "added_ptr":
             signature[one] = "*i32" if entry.in_order else "constexpr"
+        elif one in ("dk_desc", "dv_desc") and parts > 1:
+            signature[one] = f"tensordesc<fp32[1, 1, {rows}, {columns}],{_layout(columns, 4)!r}>"
         elif one.endswith(("_desc", "_rest")):
             signature[one] = f"tensordesc<bf16[1, 1, {rows}, {columns}],{_layout(columns)!r}>"
         else:
@@ -256,6 +312,20 @@ def test_every_configuration_compiles_and_fits(key):
 @pytest.mark.parametrize("key", EACH, ids=str)
 def test_tails_compile_and_fit_too(key):
     assert compiled(*key, whole=False).shared_bytes <= HOPPER_HAS
+
+
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, marks=[] if key == (128, True, True) else [pytest.mark.slow]) for key in EACH], ids=str
+)
+def test_parts_compile_and_fit_too(key):
+    """Their sums leave through the places of dq: no more shared memory, and next to no more spills."""
+    if split(key[0])[1]:
+        with pytest.raises(CompileError, match="parts of two tiles of columns are not written"):
+            compiled(*key, group=4, parts=2)
+        return
+    without, got = compiled(*key, group=2), compiled(*key, group=4, parts=2)
+    assert got.shared_bytes == without.shared_bytes and got.registers == 168, str(got)
+    assert got.spills_bytes <= without.spills_bytes + 64, f"{got} beside {without}"
 
 
 SHAPES = [  # B, H, H_kv, n_q, n_k, D
@@ -285,6 +355,22 @@ SHAPES = [  # B, H, H_kv, n_q, n_k, D
 
 
 WISHES = pytest.mark.parametrize("wish", [True, False], ids=["in order", "in any order"])
+IN_PARTS = [  # B, H, H_kv, n_q, n_k, D, parts
+    (1, 2, 1, 257, 129, 64, 2),
+    (2, 8, 2, 200, 333, 128, 2),
+    (2, 8, 2, 200, 333, 128, 4),
+    (1, 8, 1, 333, 200, 128, 8),
+    (1, 4, 1, 1, 80, 128, 4),
+    (2, 6, 2, 70, 17, 16, 3),
+    (1, 32, 1, 513, 640, 32, 4),
+    (1, 32, 1, 130, 260, 32, 32),
+    (1, 32, 1, 1000, 1000, 64, 16),
+    (2, 32, 1, 700, 700, 128, 2),
+    (40, 8, 4, 300, 300, 128, 2),
+    (8, 24, 2, 700, 500, 64, 6),
+    (1, 4, 2, 333, 200, 64, 2),
+    (1, 8, 2, 257, 300, 112, 4),
+]
 
 
 @pytest.mark.gpu
@@ -302,6 +388,43 @@ def test_one_pass_is_right_for_any_shape(shape, causal, kind, wish, make, everyw
     for name, value in zip(("dq", "dk", "dv"), got):
         exact, bound = want[name]
         assert ((value - exact).abs() <= bound + 1e-6 * exact.abs()).all(), name
+
+
+@pytest.mark.gpu
+@WISHES
+@HALVES
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", IN_PARTS, ids=str)
+def test_parts_are_right_for_any_shape(shape, causal, kind, wish, make, fenced):
+    *sizes, parts = shape
+    q, k, v, do = make(*sizes, kind)
+    scale = sizes[-1] ** -0.5
+    o, l = forward(q, k, v, causal, scale)
+    got = [fenced(*x.shape, dtype=x.dtype) for x in (q, k, v)]
+    blocks = replace(TABLES[wish][sum(split(sizes[-1])), causal], parts=parts)
+    backward.write_backward(*got, do, q, k, v, o, l, causal, scale, None, None, blocks)
+    want = oracle(q, k, v, do, causal=causal)
+    for name, value in zip(("dq", "dk", "dv"), got):
+        exact, bound = want[name]
+        assert ((value - exact).abs() <= bound + 1e-6 * exact.abs()).all(), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads", [2, 4, 8, 32])
+@pytest.mark.parametrize("D", [64, 128])
+def test_parts_have_the_same_bits_on_every_run(D, heads, causal, make):
+    q, k, v, do = make(3, heads, 1, 1500, 1100, D, torch.bfloat16)
+    o, l = forward(q, k, v, causal, 0.1)
+    for wish, table in TABLES.items():
+        blocks = replace(table[D, causal], parts=min(heads, 4))
+        first = None
+        for _ in range(30 if wish else 6):
+            got = [torch.empty_like(x) for x in (q, k, v)]
+            backward.write_backward(*got, do, q, k, v, o, l, causal, 0.1, None, None, blocks)
+            first = first or got
+            assert not any(x.isnan().any() for x in got)
+            assert all(torch.equal(a, b) for a, b in zip(first[0 if wish else 1 :], got[0 if wish else 1 :]))
 
 
 @pytest.mark.gpu

@@ -41,7 +41,7 @@ from course_lib.kernels.attention.rows import (
     tiles,
     zero_rows,
 )
-from course_lib.kernels.attention.sums import room
+from course_lib.kernels.attention.sums import finish, room
 from course_lib.kernels.attention.terms import load_terms, row_terms, terms_of, terms_to_walk
 from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, Parts, blocks_for, one_pass_for
 from course_lib.kernels.columns import split
@@ -312,7 +312,7 @@ def write_dkdv(
     )  # fmt: skip
     if parts > 1:
         for whole, of_parts in zip((dk, dv), sums):
-            whole.copy_(of_parts.unflatten(1, (kv_heads, parts)).sum(2))
+            finish(whole, of_parts, 1.0, parts)
 
 
 @planned
@@ -345,7 +345,7 @@ def write_backward(
     """The same, with room of its own, and in one pass where that is faster and the call allows it."""
     blocks = blocks or one_pass_for(causal, k_lengths, deterministic, q, k, v, do, dk, dv)
     write_gradients(
-        dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks, False, room(q, blocks)
+        dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks, False, room(q, k, blocks)
     )  # fmt: skip
 
 

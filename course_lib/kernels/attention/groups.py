@@ -148,16 +148,17 @@ def wait_for_all(acc, p, REST: gl.constexpr):
 
 
 @functools.cache
-def _layout(columns: int) -> gl.NVMMASharedLayout:
+def _layout(columns: int, itemsize: int = 2) -> gl.NVMMASharedLayout:
     """Rows of up to 128 bytes, swizzled as wgmma wants them; wider tiles are several such side by side."""
-    return gl.NVMMASharedLayout(swizzle_byte_width=min(128, 2 * columns), element_bitwidth=16, rank=4)
+    swizzle = min(128, itemsize * columns)
+    return gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * itemsize, rank=4)
 
 
 def descriptors(rows: int, main: int, rest: int, *tensors: torch.Tensor) -> list[TensorDescriptor | None]:
     """For each (B, H, N, D) two: how to fetch `rows` rows of one head, main part and rest."""
     make_context_current(tensors[0])
     return [
-        TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, columns], _layout(columns))
+        TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, columns], _layout(columns, x.element_size()))
         if columns
         else None
         for x in tensors

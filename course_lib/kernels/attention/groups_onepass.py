@@ -22,6 +22,10 @@ dq of a block of queries is a sum over programs, in fp32: the copy engine adds a
 makes shift, delta and zeros for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, which short
 sequences do not earn back.
 
+PARTS: where tiles are too few for a GPU, so many programs share the query heads of a tile. To all but who fetches k and
+v each part is a head of keys of its own, with fewer query heads. Its dk and dv are sums in fp32, which leave through
+the places of dq; `finish` adds them, always in the same order.
+
 In any order, programs add as they come: in fp32 the last bits differ from run to run.
 
 ORDERED: the same bits on every run. A counter for each block of queries says how many have added. What matters is that
@@ -75,7 +79,7 @@ from course_lib.kernels.attention.groups import (
 )
 from course_lib.kernels.attention.masks import probabilities, query_range
 from course_lib.kernels.attention.rows import LOG2_E
-from course_lib.kernels.attention.sums import COUNTED, finish, prepare, sums_and_counters
+from course_lib.kernels.attention.sums import COUNTED, finish, prepare, sums_and_counters, sums_of_parts
 from course_lib.kernels.attention.tuning import OnePass
 from course_lib.kernels.columns import split
 from course_lib.kernels.descriptors import make_context_current
@@ -258,8 +262,8 @@ def _bring_nothing(ring, turn):
 @gluon.jit
 def _produce(
     tensors, rings, sizes,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
-    TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
+    REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
@@ -269,7 +273,7 @@ def _produce(
     for step in range(_steps(sizes, CAUSAL, ORDERED)):
         block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
         if first >= end:
-            _hold(k, v, held, step, block, batch, kv_head, MAIN, REST)
+            _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
         for member in range(GROUP):
             head = kv_head * GROUP + member
             row = batch * kv_heads * GROUP + head
@@ -283,7 +287,7 @@ def _produce(
                 tma.async_copy_global_to_shared(delta[0], [row, first_m], bar, delta[1].index(place))
                 turn += 1
                 if (member == 0) & (i == first):  # q and do come while dk and dv of the block before leave
-                    _hold(k, v, held, step, block, batch, kv_head, MAIN, REST)
+                    _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
         _bring_nothing(q_ring, turn)  # in the turn of the last dq
         _bring_nothing(do_ring, turn)
         turn += 1
@@ -392,6 +396,23 @@ def _hand_over(dq, to, ring, turn):
 
 
 @gluon.jit
+def _send_sums(acc, desc, to, ring, turn, batch, head, row):
+    """A part's sums of dk or dv, through both places of dq, when what was handed over there has been added."""
+    _full, empty = ring
+    for later in gl.static_range(2):
+        mbarrier.wait(empty.index((turn + later) % 2), (((turn + later) // 2) & 1) ^ 1)
+    MAIN: gl.constexpr = desc.block_type.shape[3]
+    buffer = to[1]._reinterpret(gl.float32, [1, 1, 1, HALF, MAIN], desc.layout)
+    tiles = desc, desc, buffer, buffer
+    store(view(tiles, 0, 0), acc, 0)
+    fence_async_shared()
+    sync()
+    send(desc, desc, tiles, 0, batch, head, row, 0)
+    tma.store_wait(0)
+    sync()
+
+
+@gluon.jit
 def _await_before(met, turn):
     """Until both consumers' ds of the block before is in shared memory."""
     mbarrier.wait(met.index((turn + 1) % 2), (((turn + 1) // 2) & 1) ^ 1)
@@ -451,8 +472,8 @@ def _step(
 @gluon.jit
 def _consume(
     given,
-    WHICH: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
-    MAIN: gl.constexpr, REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    WHICH: gl.constexpr, GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
+    BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16]), 2)
@@ -505,14 +526,18 @@ def _consume(
         mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
         turn += 1
         dk_scaled = dk[0] * scale, dk[1] * scale
-        store(view(k, WHICH, REST), dk_scaled, REST)
-        store(view(v, WHICH, REST), dv, REST)
-        fence_async_shared()
-        sync()
-        send(outs[0], outs[1], k, WHICH, batch, kv_head, first_own, REST)
-        send(outs[2], outs[3], v, WHICH, batch, kv_head, first_own, REST)
-        tma.store_wait(0)
-        sync()
+        if PARTS == 1:
+            store(view(k, WHICH, REST), dk_scaled, REST)
+            store(view(v, WHICH, REST), dv, REST)
+            fence_async_shared()
+            sync()
+            send(outs[0], outs[1], k, WHICH, batch, kv_head, first_own, REST)
+            send(outs[2], outs[3], v, WHICH, batch, kv_head, first_own, REST)
+            tma.store_wait(0)
+            sync()
+        else:
+            _send_sums(dk_scaled, outs[0], dq_tiles[WHICH], dq_rings[WHICH], turn, batch, kv_head, first_own)
+            _send_sums(dv, outs[2], dq_tiles[WHICH], dq_rings[WHICH], turn, batch, kv_head, first_own)
         release(held[0], step)
         release(held[1], step)
 
@@ -522,9 +547,11 @@ def one_pass_in_groups_kernel(
     dq_desc, dq_rest, dk_desc, dk_rest, dv_desc, dv_rest, k_desc, k_rest, v_desc, v_rest,
     q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc, added_ptr,
     kv_heads, n_q, n_k, items, scale, scale_log2,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
-    REST: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
+    MAIN: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
+    """kv_heads: heads of keys x PARTS; GROUP: query heads of each."""
+    gl.static_assert(PARTS == 1 or REST == 0, "parts of two tiles of columns are not written")
     gl.static_assert(REST > 0 or BLOCK_M == (64 if MAIN == 128 else 128), "the halves of dq are of 64 rows and columns")
     DS: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     k, v = allocate(k_desc, k_rest, 2, REST), allocate(v_desc, v_rest, 2, REST)
@@ -552,9 +579,9 @@ def one_pass_in_groups_kernel(
     if ORDERED:
         gl.warp_specialize(
             [
-                (_consume, (given, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, True)),
-                (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, True)),
-                (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True)),
+                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, True)),
+                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, True)),
+                (_produce, (fetched, rings, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True)),
                 (_add, ((dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True)),
                 (_count_turns, (added_ptr, may, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, True)),
                 (_count_turns, (added_ptr, done, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, False)),
@@ -565,9 +592,9 @@ def one_pass_in_groups_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (given, 0, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, False)),
-                (_consume, (given, 1, GROUP, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, False)),
-                (_produce, (fetched, rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False)),
+                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, False)),
+                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, False)),
+                (_produce, (fetched, rings, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False)),
                 (_add, ((dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False)),
             ],
             [4, 1, 1],
@@ -590,13 +617,15 @@ def sums_descriptors(sums, block: int) -> tuple[TensorDescriptor, TensorDescript
 
 def settings(blocks: OnePass) -> dict:
     """The kernel's constants that a table decides."""
-    return {"BLOCK_M": blocks.block, "STAGES": blocks.stages, "TOGETHER": blocks.together, "ORDERED": blocks.in_order}
+    decided = {"BLOCK_M": blocks.block, "STAGES": blocks.stages, "TOGETHER": blocks.together}
+    return decided | {"ORDERED": blocks.in_order, "PARTS": blocks.parts}
 
 
 def add_up(
     sums, added, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
-    (B, H, _n_q, D), (kv_heads, n_k) = q.shape, k.shape[1:3]
+    """dk and dv: of each part, if there are any."""
+    (B, H, _n_q, D), (kv_heads, n_k) = q.shape, dk.shape[1:3]
     main, rest = split(D)
     items = triton.cdiv(n_k, 2 * ROWS if causal and blocks.in_order else ROWS) * B * kv_heads
     programs = min(items, multiprocessors(q.device))
@@ -620,7 +649,11 @@ def write_in_one_pass(
     dq, dk, dv, shift, delta, room, do, q, k, v, o, l, dl, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
     """`room`: of sums.py. FLOP: 10 B H n_q n_k D, half of it causal."""
-    sums, added = sums_and_counters(room, q, blocks)
+    sums, added = sums_and_counters(room, q, k, blocks)
+    of_parts = sums_of_parts(room, q, k, blocks) if blocks.parts > 1 else (dk, dv)
     prepare(sums, added, shift, delta, do, q, o, l, dl)
-    add_up(sums, added, dk, dv, shift, delta, do, q, k, v, causal, scale, blocks)
+    add_up(sums, added, *of_parts, shift, delta, do, q, k, v, causal, scale, blocks)
     finish(dq, sums, scale)
+    if blocks.parts > 1:
+        finish(dk, of_parts[0], 1.0, blocks.parts)
+        finish(dv, of_parts[1], 1.0, blocks.parts)

@@ -81,7 +81,7 @@ def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     if k_lengths is None and entry is not None and qkv.shape[1] >= entry.least:
         q, *others = _apart(qkv)
         blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
-        sums = room(q, blocks)
+        sums = room(q, others[0], blocks)
     _write_backward(dqkv, row_terms(l), do, qkv, o, l, k_lengths, blocks, sums)
     if bias is None:
         return dqkv, None

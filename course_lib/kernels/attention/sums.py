@@ -1,9 +1,12 @@
 """Before and after the backward pass in one, where dq is a sum over programs in fp32: zeros, and rounding.
 
-    prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq
-    finish     dq of its sums, scaled and rounded
+dk and dv are such sums too where programs share the query heads of a tile, here and in two passes.
 
-Bytes: prepare reads o and do and writes the sums, 8 B H n_q D; finish reads them and writes dq, 6 B H n_q D.
+    prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq
+    finish     dq of its sums, dk and dv of the sums of their parts: added in order, scaled and rounded
+
+Bytes: prepare reads o and do and writes the sums, 8 B H n_q D; finish reads them and writes dq, 6 B H n_q D, and
+(8 parts + 4) B H_kv n_k D for dk and dv.
 """
 
 import torch
@@ -18,7 +21,7 @@ from course_lib.kernels.columns import split
 from course_lib.kernels.launching import launch
 from course_lib.kernels.strides import in_units, unit_of
 
-__all__ = ["finish", "finish_kernel", "prepare", "prepare_kernel", "room", "sums_and_counters"]
+__all__ = ["finish", "finish_kernel", "prepare", "prepare_kernel", "room", "sums_and_counters", "sums_of_parts"]
 
 ROWS = 128  # of a program
 COUNTED = tl.constexpr(64)  # queries a counter, where additions come in order
@@ -60,14 +63,20 @@ def prepare_kernel(
 @triton.jit
 def finish_kernel(
     dq_ptr, sum_ptr, heads, n_q, stride_dq, scale,
-    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dq of its sums: scaled and rounded."""
+    """dq of its sums, or dk or dv: those of PARTS heads in a row added, scaled and rounded."""
     blocks = tl.cdiv(n_q, BLOCK)
     block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    rows = (sum_ptr + row * n_q * HEAD, HEAD, 1)
+    rows = (sum_ptr + row * PARTS * n_q * HEAD, HEAD, 1)
     dq, dq_rest = load_rows(rows, block * BLOCK, n_q, BLOCK, HEAD, MAIN, REST, 1, False, True)
+    for part in tl.static_range(1, PARTS):
+        rows = (sum_ptr + (row * PARTS + part) * n_q * HEAD, HEAD, 1)
+        more, more_rest = load_rows(rows, block * BLOCK, n_q, BLOCK, HEAD, MAIN, REST, 1, False, True)
+        dq += more
+        if REST:
+            dq_rest += more_rest
     dq, dq_rest = scale_rows(dq, dq_rest, tl.full((BLOCK,), 1.0, tl.float32) * scale, REST)
     to = head_start(dq_ptr, row // heads, row % heads, stride_dq, UNIT)
     store_rows(to, dq, dq_rest, block * BLOCK, n_q, stride_dq, BLOCK, HEAD, MAIN, REST, UNIT, WIDE)
@@ -84,24 +93,37 @@ def prepare(sums, added, shift, delta, do, q, o, l, dl) -> None:
     )  # fmt: skip
 
 
-def finish(dq, sums, scale: float) -> None:
+def finish(dq, sums, scale: float, parts: int = 1) -> None:
+    """Into (B, H, n_q, D) of any strides; sums: (B H parts, n_q, D) fp32, contiguous."""
     (B, H, n_q, D), unit = dq.shape, unit_of(dq)
     main, rest = split(D)
     launch(
         finish_kernel, (triton.cdiv(n_q, ROWS) * B * H,), dq, sums, H, n_q, in_units(dq, unit), scale,
-        HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, dq), BLOCK=ROWS, num_warps=8,
+        PARTS=parts, HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, dq), BLOCK=ROWS,
+        num_warps=8,
     )  # fmt: skip
 
 
-def room(q, blocks) -> torch.Tensor | None:
-    """For the sums of dq, where it is made in one pass, and behind them the counters of what has been added."""
+def room(q, k, blocks) -> torch.Tensor | None:
+    """For the sums of dq, where it is made in one pass, those of dk and dv in parts, and behind them the counters of
+    what has been added to dq."""
     if not isinstance(blocks, OnePass):
         return None
     counters = q.shape[:2].numel() * triton.cdiv(q.shape[2], COUNTED.value) if blocks.in_order else 0
-    return torch.empty(q.numel() + counters, dtype=torch.float32, device=q.device)
+    return torch.empty(q.numel() + _in_parts(k, blocks) + counters, dtype=torch.float32, device=q.device)
 
 
-def sums_and_counters(room: torch.Tensor, q, blocks: OnePass) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _in_parts(k, blocks: OnePass) -> int:
+    return 2 * blocks.parts * k.numel() if blocks.parts > 1 else 0
+
+
+def sums_and_counters(room: torch.Tensor, q, k, blocks: OnePass) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(B H, n_q, D) fp32, and an int32 for each COUNTED queries of a head, or None."""
     sums = room[: q.numel()].view(-1, *q.shape[2:])
-    return sums, room[q.numel() :].view(torch.int32) if blocks.in_order else None
+    return sums, room[q.numel() + _in_parts(k, blocks) :].view(torch.int32) if blocks.in_order else None
+
+
+def sums_of_parts(room: torch.Tensor, q, k, blocks: OnePass) -> torch.Tensor:
+    """Of dk and of dv: (2, B, H_kv parts, n_k, D) fp32."""
+    B, kv_heads, n_k, D = k.shape
+    return room[q.numel() :][: _in_parts(k, blocks)].view(2, B, kv_heads * blocks.parts, n_k, D)

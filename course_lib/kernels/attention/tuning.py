@@ -3,8 +3,8 @@
 They hold on the architecture that they were measured on. Elsewhere blocks are the fastest of OTHERS by the model of
 fitting.py, from what the device says a program may have.
 
-Where tiles are too few for a GPU, programs share one: `keys_shared` (forward, few queries) and `heads_shared` (dk and
-dv) say when, and how many.
+Where tiles are too few for a GPU, programs share one: `keys_shared` (forward, few queries), `heads_shared` (dk and dv)
+and `parts_of_heads` (one pass) say when, and how many.
 
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
@@ -19,6 +19,7 @@ benchmarks/notes/attention.md has the figures.
 """
 
 import functools
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,6 +46,7 @@ __all__ = [
     "groups_for",
     "need_of",
     "one_pass_for",
+    "parts_of_heads",
     "tuned",
 ]
 
@@ -83,9 +85,10 @@ class OnePass:
     block: int  # queries a turn
     together: int  # the same block of keys of so many heads, then the next
     least: int  # keys, and queries, from which on it was measured faster; zeros for the sums and rounding them cost
-    tiles: int  # of 128 keys, all heads together, from which on it was measured faster
+    tiles: int  # of 128 keys, all heads of queries together, from which on it was measured faster
     in_order: bool = False  # the same bits on every run
     stages: int = 2  # blocks of q, and of do, in shared memory or on their way there
+    parts: int = 1  # so many programs share the query heads of a tile
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,10 @@ MOST_PARTS = 128  # the states of a query are merged in one block
 # and the last by few. Handed out longest first, 2 programs take 2.0 times the mean, 16 take 1.17 (list scheduling of
 # 4096 keys in blocks of 64).
 PROGRAMS_DKDV = {False: 2, True: 16}
+# One pass: what sums in fp32 and adding them cost a program, in queries walked over: 4 numbers of 4 bytes, for 256 keys
+# and each column, at 23 bytes a ns are as long as 10 turns of 64 queries.
+START_OF_PART = 640
+MOST_HEADS = 4  # that a program walks over, causal: 16 took 1.2 times as long, 8 up to 1.12
 LEAST_ROWS = 4096  # that a program of dk and dv walks over: for less, writing and adding sums costs more than it gives
 
 
@@ -342,15 +349,21 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     entry = table.get((sum(split(q.shape[-1])), causal))
     if entry is None or k_lengths is not None:
         return None
-    if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * k.shape[:2].numel() < entry.tiles:
+    parts = parts_of_heads(causal, entry.in_order, q, k)
+    if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * q.shape[:2].numel() < entry.tiles:
         return None
     if capability(q.device) != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
     if q.shape[-1] % 4:  # rows of the sums of dq, in fp32, have to be in reach too
         return None
-    if entry.in_order and (_crowded(q, k) or not _rounds_are_full(causal, k)):
+    if entry.in_order and (_crowded(q, k) or not _rounds_are_full(causal, k, parts)):
         return None
-    return entry
+    return entry if parts == 1 else _in_parts(entry, parts)
+
+
+@functools.cache
+def _in_parts(entry: OnePass, parts: int) -> OnePass:
+    return replace(entry, parts=parts)
 
 
 def _crowded(q: torch.Tensor, k: torch.Tensor) -> bool:
@@ -358,11 +371,42 @@ def _crowded(q: torch.Tensor, k: torch.Tensor) -> bool:
     return q.shape[2] < k.shape[2]
 
 
-def _rounds_are_full(causal: bool, k: torch.Tensor) -> bool:
+def _items(causal: bool, k: torch.Tensor) -> int:
+    """Tiles, causal pairs of them: the n-th of a head and the n-th from its end, which all take equally long."""
+    return -(-k.shape[2] // (256 if causal else 128)) * k.shape[:2].numel()
+
+
+def _rounds_are_full(causal: bool, k: torch.Tensor, parts: int) -> bool:
     """In order, programs are given their tiles in advance, causal two at a time: 144 pairs of tiles for 132 programs
     take as long as 264."""
-    items, at_once = -(-k.shape[2] // (256 if causal else 128)) * k.shape[:2].numel(), multiprocessors(k.device)
+    items, at_once = _items(causal, k) * parts, multiprocessors(k.device)
     return items >= FULL_ROUNDS * at_once * -(-items // at_once)
+
+
+def parts_of_heads(causal: bool, in_order: bool, q: torch.Tensor, k: torch.Tensor) -> int:
+    """One pass: how many programs share the query heads of a tile."""
+    if q.shape[1] == k.shape[1] or split(q.shape[-1])[1]:  # nothing to share, or two tiles of columns
+        return 1
+    dealt = in_order or not causal
+    return _parts(_items(causal, k), q.shape[1] // k.shape[1], q.shape[2], multiprocessors(k.device), dealt, causal)
+
+
+@functools.cache
+def _parts(items: int, group: int, n_q: int, at_once: int, dealt: bool, causal: bool) -> int:
+    """The fewest parts of a group of heads that take the shortest time, or 5 % more.
+
+    Programs that are dealt their items come in rounds, as in `_shares`. Else the hardware shares out tiles, the longest
+    first, and an item that is alone is waited for.
+    """
+
+    def takes(parts: int) -> float:
+        rounds = items * parts / at_once
+        return (math.ceil(rounds) if dealt else max(1, rounds)) * (group * n_q / parts + START_OF_PART * (parts > 1))
+
+    least = group / MOST_HEADS if causal else 1
+    able = [parts for parts in range(1, group + 1) if group % parts == 0 and parts >= least]
+    shortest = min(map(takes, able))
+    return next(parts for parts in able if takes(parts) <= 1.05 * shortest)
 
 
 def keys_shared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Parts | None:
