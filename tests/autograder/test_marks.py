@@ -10,6 +10,7 @@ from nbgrader.api import Gradebook
 from nbgrader.preprocessors import SaveCells
 
 from autograder.classroom import export, grading, marks, taken
+from autograder.classroom.counted import many
 from autograder.classroom.overview import answers
 from autograder.classroom.verdicts import asked_by, is_check
 from autograder.referee.submission import OWN
@@ -126,7 +127,7 @@ def test_what_is_measured_after_a_mark_by_hand_is_not_mixed_with_it_but_asked(me
         course.graded(**{SPEED: (measured, "")})
         assert course.asked(SPEED) and course.waits() == ["roofline.softmax, speed (a person)"]
         said = "a mark by hand of 2 points, given when the referee said: this waits for a GPU. Now it says: "
-        assert f"{said}{measured:g} points." in course.says(SPEED)
+        assert f"{said}{many(measured, 'point')}." in course.says(SPEED)
     course.by_hand(SPEED, measured)
     course.graded(**{SPEED: (measured, "")})
     assert not course.asked(SPEED) and not course.says("by hand")
@@ -184,7 +185,7 @@ def test_extra_credit_settles_no_points_that_wait(course):
     course.by_hand(SPEED, 1.0)
     course.graded(**{SPEED: (0.0, "a GPU")})
     assert course.waits() == []
-    assert course.in_book(SPEED).by_hand == "a mark by hand of 1 points and extra credit of 2 points"
+    assert course.in_book(SPEED).by_hand == "a mark by hand of 1 point and extra credit of 2 points"
 
 
 def test_the_report_and_the_export_say_alike_who_still_waits(course):
@@ -257,3 +258,17 @@ def test_the_table_of_marks_tells_what_waits_points_for_speed_and_who_never_hand
     assert (ada["score"], ada["speed_score"], float(ada["max_speed_score"])) == ("9.0", "3.0", speed)
     assert (ada["last_name"], ada["lms_user_id"], ada["waits"]) == ("Love, Lace", "4711", "roofline.graph (a GPU)")
     assert (bob["score"], bob["raw_score"], bob["waits"]) == ("", "", "") and bob["max_score"] == ada["max_score"]
+
+
+def test_the_table_of_marks_tells_why_a_person_is_asked_and_no_spreadsheet_takes_it_for_a_formula(course):
+    cell = course.cell(SOFTMAX)
+    course.graded(**{SOFTMAX: (0.0, "a person")})
+    why = {"points": 0.0, "waits": "a person", "html": "", "why": "=1+1.ipynb was not graded"}
+    cell.outputs = grading.outputs_of(why)
+    marks.SavedMarks(verdicts=str(course.folder)).preprocess(course.notebook, {"nbgrader": course.names})
+    table = export.Grades(verdicts=str(course.folder), to=str(course.folder / "grades.csv"))
+    with Gradebook(course.url) as book:
+        table.export(book)
+    with (course.folder / "grades.csv").open(newline="") as file:
+        ada, bob = sorted(csv.DictReader(file), key=lambda row: row["student_id"])
+    assert ada["why"] == "'=1+1.ipynb was not graded" and not bob["why"]
