@@ -12,6 +12,7 @@ import multiprocessing
 import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 
 from nbformat import NotebookNode
 
@@ -89,23 +90,21 @@ def answers_in_modules(unit: str, names: Iterable[str]) -> list[str]:
     Those count that get the cases right which hold an exercise's point. Kernels are not looked for: none stands in an
     exercise. Tried in a process of its own, since what is no answer may do anything.
     """
-    written = [
-        name.removesuffix(".py").replace("/", ".") for name in names if name.startswith(f"autograder/exercises/{unit}/")
-    ]
+    own = [name for name in names if name.startswith(f"autograder/exercises/{unit}/")]
+    written = [name.removesuffix(".py").replace("/", ".") for name in own]
     wrong = []
     for exercise in of_unit(unit):
         if exercise.kind == "scenario":
-            with multiprocessing.get_context("fork").Pool(1) as apart:
-                wrong += apart.apply(_that_answer, (exercise.name, written))
+            with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as apart:
+                wrong += apart.submit(_that_answer, exercise.name, written).result()
     return wrong
 
 
 def _that_answer(name: str, modules: list[str]) -> list[str]:
     exercise = get(name)
     signal.signal(signal.SIGALRM, _took_too_long)
-    return [
-        f"{place} is an answer to {name}" for place, made in _made_in(modules, exercise) if _is_answer(exercise, made)
-    ]
+    found = _made_in(modules, exercise)
+    return [f"{place} is an answer to {name}" for place, made in found if _is_answer(exercise, made)]
 
 
 def _made_in(modules: list[str], exercise: Exercise) -> Iterator[tuple[str, Callable]]:

@@ -11,6 +11,7 @@ from html import escape
 from matplotlib.figure import Figure
 
 from autograder import exercise as exercises
+from autograder.classroom.counted import many
 from autograder.classroom.overview import items, likeness
 from autograder.classroom.overview.answers import Answer
 from autograder.classroom.report import marked
@@ -86,8 +87,8 @@ def _unmarked(answers: Sequence[Answer]) -> str:
     for kind, waiting in (("answers in words that are not marked yet", words), ("other points that wait", others)):
         if waiting:
             students, worth = len({one.student for one in waiting}), sum(one.out_of for one in waiting)
-            whose = f"{students} student{'s' * (students > 1)}"
-            said.append(f"{kind} ({len(waiting)}, of {whose}, worth {worth:g} points in all)")
+            about = f"{len(waiting)}, of {many(students, 'student')}, worth {many(worth, 'point')} in all"
+            said.append(f"{kind} ({about})")
     return f"Not counted: {'; '.join(said)}." if said else ""
 
 
