@@ -85,6 +85,7 @@ def looked_at(lesson: Lesson) -> Iterator[Looked]:
     yield leaking(lesson, wanted, release, held)
     yield links(release, lesson.release.parent, held)
     yield pictures(nbformat.read(lesson.solution, as_version=4))
+    yield ready_made(lesson, held)
     yield from graded(lesson)
     yield bank(lesson)
 
@@ -125,10 +126,15 @@ def leaking(lesson: Lesson, made: dict[Path, bytes], release: NotebookNode, held
     wrong += leaks.what_a_release_may_not_hold(release)
     code = {name: data.decode() for name, data in held.items() if name.endswith((".py", ".md", ".json"))}
     wrong += leaks.text_in_files(lessons.read_script(lesson), code)
-    wrong += leaks.answers_in_modules(lesson.name, [name for name in code if name.endswith(".py")])
     how = "no outputs, attachments or stray files; no text of the lesson's solutions in the "
-    how += f"{many(len(held), 'file')} of the students' bundle, and no class or function of its exercises answers one"
+    how += f"{many(len(held), 'file')} of the students' bundle"
     return Looked("no leak", how, tuple(wrong))
+
+
+def ready_made(lesson: Lesson, held: dict[str, bytes]) -> Looked:
+    wrong = leaks.answers_in_modules(lesson.name, [name for name in held if name.endswith(".py")])
+    how = "no class or function of its exercises in the students' bundle is an answer to one; each was tried"
+    return Looked("no ready-made answer", how, tuple(wrong))
 
 
 def links(release: NotebookNode, folder: Path, held: dict[str, bytes]) -> Looked:

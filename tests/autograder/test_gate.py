@@ -133,6 +133,17 @@ def leaks_of(lesson, held):
     return gate.leaking(lesson, made, nbformat.read(lesson.release, as_version=4), held).wrong
 
 
+def test_a_class_in_the_bundle_that_is_an_answer_is_found():
+    """As what computes the truth of dispatch.table would be."""
+    (dispatch,) = lessons.find(unit="dispatch")
+    held = dict.fromkeys(["autograder/exercises/dispatch/table_truth.py", "README.md"], b"")
+    assert (
+        "autograder.exercises.dispatch.table_truth.Table is an answer to dispatch.table"
+        in gate.ready_made(dispatch, held).wrong
+    )
+    assert gate.ready_made(dispatch, {"autograder/exercises/dispatch/table.py": b""}).wrong == ()
+
+
 @pytest.mark.parametrize("lesson", lessons.find(ROOT), ids=lambda lesson: lesson.unit)
 def test_no_lesson_leaks_an_answer(lesson, everything):
     script, release = lessons.read_script(lesson), nbformat.read(lesson.release, as_version=4)
