@@ -19,6 +19,7 @@ from autograder.classroom import bundle, leaks, lessons
 from autograder.exercise import get
 from course_lib.results import ROOT
 
+pytestmark = pytest.mark.xdist_group("bundle")  # one process records the calls that stand in it
 SOME = bundle.chosen_lessons(["00_start", "flash"])
 ALL = bundle.chosen_lessons([])
 bubblewrapped = pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")

@@ -144,6 +144,7 @@ def test_a_class_in_the_bundle_that_is_an_answer_is_found():
     assert gate.ready_made(dispatch, {"autograder/exercises/dispatch/table.py": b""}).wrong == ()
 
 
+@pytest.mark.xdist_group("bundle")  # one process records the calls that stand in it
 @pytest.mark.parametrize("lesson", lessons.find(ROOT), ids=lambda lesson: lesson.unit)
 def test_no_lesson_leaks_an_answer(lesson, everything):
     script, release = lessons.read_script(lesson), nbformat.read(lesson.release, as_version=4)
@@ -151,6 +152,7 @@ def test_no_lesson_leaks_an_answer(lesson, everything):
     assert leaks_of(lesson, everything) == ()
 
 
+@pytest.mark.xdist_group("bundle")
 def test_the_file_that_an_answer_builds_on_is_given_for_that_answer_alone(everything, monkeypatch):
     (capstone,) = lessons.find(ROOT, "09_capstone")
     told = "course_lib/models/siglip/{} holds 83% of the solution of capstone_tower"
