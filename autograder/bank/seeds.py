@@ -282,14 +282,15 @@ def _judged(entry: Entry, exercise: Exercise, seed: int, only: tuple[str, ...]) 
     verdict = examine(exercise, function, seed, only=only)
     right, fine = told_apart(verdict.cases)
     why = _refusal(verdict)
-    if not why and entry.kind != "mistakes" and exercise.kind != "scenario":
-        why = _refusal(examine(replace(exercise, alike=False), entry.function, seed, only=_of_a_check(exercise)))
-        why = why and f"in sizes of a notebook's check: {why}"
     if not why and exercise.asks_for_kernels and entry.kind != "mistakes":
         cases = [case for case in exercise.cases if case.name in right and not case.part]
         case = cases[seed % len(cases)]
         why = twice(exercise, case, seed, function)
         why = why and f"called twice in a row in “{case.name}”: {why}"
+    # Last: this loads the answer again, which ends the operators that `function` defined.
+    if not why and entry.kind != "mistakes" and exercise.kind != "scenario":
+        why = _refusal(examine(replace(exercise, alike=False), entry.function, seed, only=_of_a_check(exercise)))
+        why = why and f"in sizes of a notebook's check: {why}"
     return (right, fine), verdict.note, why
 
 

@@ -323,11 +323,11 @@ if largest:
 # %% [markdown]
 # Compiled, SDPA and ours lie on each other: compiled is the wide line under the other two. The report's compiled
 # version was no such thing: at 16384 tokens and head size 128 its 100 forward passes fell from 17.9 s to 12.3, where
-# one in this table, in bf16, falls from 8.3 ms to 1.8. Keep that in mind: section 9 shows why.
+# one in this table, in bf16, falls from 8.4 ms to 1.7. Keep that in mind: section 9 shows why.
 #
 # ### A forward pass slower than its backward pass?
 # The table of counts says that backward has twice the products and twice the crossings. So it must take longer. The
-# count is for fp32, and every fp32 row agrees: backward takes 1.5 to 2.4 times as long. (In bf16 at 8192 tokens both
+# count is for fp32, and every fp32 row agrees: backward takes 1.5 to 2.6 times as long. (In bf16 at 8192 tokens both
 # take the same within 2 %: PyTorch's softmax is furthest from its bytes at rows of that length.) The report has it the
 # other way round, by a factor of 2.5. Set the report's two times beside what the counts allow on the recorded H200: the
 # products at the fp32 rate, the crossings at the copy rate. (The report's GPU ran out of memory somewhere above 70 GB;
@@ -2639,8 +2639,8 @@ if rates:
 # order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 8 to 19 % more, and
 # where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % for ours, and nothing to 10 % for
 # FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as
-# $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its time
-# forward and 1.05 backward, in turn (`python -m benchmarks beside_attention`).
+# $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99 of its time
+# forward and 1.06 backward, in turn (`python -m benchmarks beside_attention`).
 #
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.91 and, causal,
 # 0.94 of its time at 64, and 1.00 to 1.05 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.92 to

@@ -362,6 +362,17 @@ def test_a_right_one_is_judged_in_the_sizes_of_a_notebooks_check_too(tmp_path):
     assert "was refused: seed 0: in sizes of a notebook's check: “" in fault
 
 
+def test_what_was_loaded_first_is_done_with_before_an_answer_is_loaded_again(tmp_path, monkeypatch):
+    """Loading it again ends the operators of torch that it defined, whose memory is then used for other things."""
+    monkeypatch.setattr(torch, "newest", None, raising=False)
+    right = bank.find("start.axpy/right/masked")
+    only = "\ntorch.newest = _newest = object()\n_all = axpy\n\ndef axpy(a, x, y, out):\n"
+    only += "    assert torch.newest is _newest\n    _all(a, x, y, out)\n"
+    (tmp_path / "answer.py").write_text("import torch\n" + right.source + only)
+    entry = bank.Entry("start.axpy", "right", "answer", tmp_path / "answer.py")
+    assert seeds.try_seeds(entry, 0, False, 2).faults == []
+
+
 @pytest.mark.parametrize("name", TENSORS)
 def test_every_grading_run_asks_for_the_same_sizes_with_values_of_its_own(name):
     one = exercise.get(name)

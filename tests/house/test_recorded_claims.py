@@ -255,7 +255,7 @@ def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
 
 
 def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
-    says(FLASH, "Our own forward pass lies 10 % above the count and our backward pass 6 %", "1.5 to 2.4 times as long")
+    says(FLASH, "Our own forward pass lies 10 % above the count and our backward pass 6 %", "1.5 to 2.6 times as long")
     roof, n = recorded("lesson01.ceilings"), 16384
     product = 2 * 8 * n * n * 128 / roof["matmul fp32, TFLOP/s"] / 1e12
     crossing = 8 * n * n * 4 / roof["copy, TB/s"] / 1e12
@@ -267,7 +267,7 @@ def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
     ):
         assert round(100 * (row[f"plain fp32 {name} us"] / 1e6 / least - 1)) == pytest.approx(above, abs=1)
     ratios = [r["plain fp32 backward us"] / r["plain fp32 forward us"] for r in whole_rows("attention_sizes").values()]
-    assert round(min(ratios), 1) == 1.5 and round(max(ratios), 1) == 2.4
+    assert round(min(ratios), 1) == 1.5 and round(max(ratios), 1) == 2.6
 
 
 def test_one_collective_takes_longer_than_one_in_a_row_and_queueing_hardly_knows_the_size():
@@ -568,9 +568,9 @@ def test_the_verdict_on_rope_has_the_recorded_gains_of_both_directions():
 
 
 def test_the_reports_compiled_attention_gained_a_third_and_ours_most_of_it():
-    says(FLASH, "fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.3 ms to 1.8.")
+    says(FLASH, "fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.4 ms to 1.7.")
     row = whole_rows("attention_sizes")["length 16384, head size 128"]
-    assert [round(row[f"{kind} forward us"] / 1e3, 1) for kind in ("plain", "compiled")] == [8.3, 1.8]
+    assert [round(row[f"{kind} forward us"] / 1e3, 1) for kind in ("plain", "compiled")] == [8.4, 1.7]
 
 
 def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():

@@ -279,9 +279,9 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
     says(FLASH, "its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is wrong is not timed.")
     small = [rows[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
     assert all("flash 4 us" not in row for row in small) and small[1]["error of flash 4"] > 1
-    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.05 backward,")
+    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 0.99 of its time forward and 1.06 backward,")
     long = [whole_rows("beside_attention")[f"attention {way} 4 x 16 x 4096 x 72"] for way in ("forward", "backward")]
-    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.00), ("flash 4", 1.05)]
+    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 0.99), ("flash 4", 1.06)]
 
 
 def test_the_condition_of_gelu_is_what_lesson_05_says():

@@ -127,7 +127,6 @@ OTHERS = (
     "y - x",
     "x + 1",
     "x * y",
-    "x * p",
     "p * x",
     "x / y",
     "x.exp()",
@@ -164,7 +163,7 @@ CASES = (
     Case("products", lambda d: _call(d, *PRODUCTS)),
     Case("products of stacks", lambda d: _call(d, "x @ y", "x @ p", "p @ x", batch=[d.integer(2, 3)])),
     Case("stack and matrix", lambda d: _call(d, "x @ y[0]", "x @ p[0]", "p @ x[0]", batch=[d.integer(2, 3)])),
-    Case("sums and functions", lambda d: _call(d, *d.rng.sample(OTHERS, 6), "x + y")),
+    Case("sums and functions", lambda d: _call(d, *d.rng.sample(OTHERS, 5), "x + y", "x * p")),
     Case("products with tensors", lambda d: _call(d, "x * y", "x * p", "p * x", "x / p")),
     Case("one of three", lambda d: _call(d, "torch.addmm(p, q, x)", "torch.where(p > 0, q, x)", "torch.lerp(p, q, x)")),
     Case("lists", lambda d: _call(d, "torch.cat([x, y, p])", "torch.stack([p, x])", "torch.cat([p, q, x])")),
@@ -190,7 +189,6 @@ def _truth(v) -> dict:
 # Mistakes that some draws of a case show and others do not
 UNSTEADY = {
     "rounded division": "computed_on_held",
-    "sums and functions": "factors_alike",
     "products of stacks": "scales_of_products",
     "fp32 gradients": "factors_alike first_argument_only lists_missed numbers_twice "
     "scale_lost_in_views scales_of_products",
