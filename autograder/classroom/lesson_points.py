@@ -12,6 +12,7 @@ from nbgrader import utils
 
 from autograder import exercise
 from autograder.classroom import execute, lessons
+from autograder.classroom.counted import many
 from autograder.classroom.lessons import COURSE, Lesson
 
 
@@ -67,7 +68,7 @@ def release_problems(lesson: Lesson) -> list[str]:
     broken = [cell.outputs[-1].evalue for cell in notebook.cells if is_setup(cell) and utils.has_failed(cell)]
     if broken:
         return [f"its setup fails: {broken[0]}"]
-    return [f"{name} earned {got:g} points untouched" for name, got, _, _ in earned(notebook) if got > 0]
+    return [f"{name} earned {many(got, 'point')} untouched" for name, got, _, _ in earned(notebook) if got > 0]
 
 
 def earned(notebook: NotebookNode) -> list[tuple[str, float, float, bool]]:

@@ -17,6 +17,7 @@ from nbgrader.api import Gradebook, GradeCell
 
 from autograder import exercise
 from autograder.classroom import lessons
+from autograder.classroom.counted import many
 from autograder.classroom.lessons import COURSE, Lesson
 from autograder.classroom.marks import called, read_shown, shown_file
 from autograder.classroom.verdicts import A_GPU, Asked, asked_by
@@ -145,7 +146,7 @@ def short_of_all(marks: list[Mark], tier: str) -> list[str]:
 
 def more_than_none(marks: list[Mark]) -> list[str]:
     """What an untouched lesson earned, and what would wait for a person for nothing."""
-    earned = [f"{mark.name}: {mark.points:g} points" for mark in marks if mark.points]
+    earned = [f"{mark.name}: {many(mark.points, 'point')}" for mark in marks if mark.points]
     return earned + [f"{mark.name} waits for {mark.for_whom or 'a person'}" for mark in marks if mark.waits]
 
 

@@ -223,7 +223,7 @@ def test_a_solved_lesson_that_earns_less_is_found_and_what_waits_for_a_gpu_count
 
 def test_an_untouched_lesson_that_earns_or_asks_for_a_person_is_found():
     assert rehearsal.more_than_none([mark(0.0)]) == []
-    assert rehearsal.more_than_none([mark(1.0)]) == ["start.axpy: 1 points"]
+    assert rehearsal.more_than_none([mark(1.0)]) == ["start.axpy: 1 point"]
     assert rehearsal.more_than_none([mark(0.0, waits=True)]) == ["start.axpy waits for a person"]
 
 

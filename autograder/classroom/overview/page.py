@@ -70,7 +70,7 @@ def page(
 
 def _head(lesson, answers, totals, most, ungraded) -> str:
     waiting = len({one.student for one in answers if one.waits})
-    said = f"{len(totals)} students have marks. {waiting} of them wait for some of their points, which count 0 here."
+    said = f"Students with marks: {len(totals)}. Of them {waiting} wait for some of their points, which count 0 here."
     if ungraded:
         said += f" {len(ungraded)} handed in and have no marks yet: {', '.join(ungraded[:20])}."
     where = sorted({f"{one.machine} (torch {one.torch})" for one in answers if one.machine})
@@ -241,7 +241,7 @@ def _alike(answers: Sequence[Answer]) -> str:
     )
     parts = [f"<p>{said}</p>"]
     if usual:
-        ways = "; ".join(f"{name}: {count} students" for name, count in usual.items())
+        ways = "; ".join(f"{name}: {many(count, 'student')}" for name, count in usual.items())
         parts.append(f"<p class='small'>Written in a usual way, and not shown: {_t(ways)}.</p>")
     for group in groups:
         one, other, *others = group.answers
