@@ -72,9 +72,11 @@ c.ExchangeFactory.collect = Collect
 c.ExchangeFactory.release_feedback = ReleaseFeedback
 # Where `nbgrader zip_collect` finds the student in the names of an LMS's archive, and the number of the student there:
 # Canvas writes lovelaceada_1234_5678_roofline.ipynb, Moodle "Ada Lovelace_1234_assignsubmission_file_/roofline.ipynb",
-# Gradescope submission_1234/roofline.ipynb. What follows is named by the student, and says nothing about who that is.
+# Gradescope assignment_7_export/submission_1234/roofline.ipynb, and in a file beside it who that is. What follows is
+# named by the student, and says nothing about that.
 c.FileNameCollectorPlugin.named_regexp = r"""(?x)
-    (?:(?![^/]*_assignsubmission_)[^/]+/)?  # the folder of the archive
+    (?:(?:(?![^/]*_assignsubmission_)[^/]+/){0,2}?(?=submission_\d+/)  # Gradescope's archive has a folder of its own
+    | (?:(?![^/]*_assignsubmission_)[^/]+/)?)  # the folder of the archive
     (?P<student_id>
         [^_/]+(?=_(?:LATE_)?\d+_\d+_(?!assignsubmission_))  # of Canvas, before the number of the file
         | [^/]+?(?=_\d+_assignsubmission_)  # of Moodle

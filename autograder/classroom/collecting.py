@@ -6,6 +6,7 @@ else's hands that one in. Here a link stays a link, and `handed_in.take` then sa
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
 import glob
@@ -18,7 +19,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+import yaml
 from nbgrader.api import Gradebook
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
@@ -96,12 +99,39 @@ class NamedFiles(FileNameCollectorPlugin):
         """A name and a number as files have them -> the folder of that student."""
         paths = (str(path.relative_to(self.extracted)) for path in self.extracted.rglob("*") if path.is_file())
         named = {_named(found.groupdict()) for found in map(re.compile(self.named_regexp).match, paths) if found}
-        where = self.parent.coursedir
+        where, of_gradescope = self.parent.coursedir, {one for one in named if self._people(one)}
         with Gradebook(where.db_url, where.course_id) as book:
-            found, told = roster.folders(named, book)
+            found, told = roster.folders(named - of_gradescope, book)
+            found |= {one: roster.folder_of(self._people(one), "_".join(one), book) for one in of_gradescope}
+        several = (one for one in sorted(of_gradescope) if self._people(one)[1:])
+        told += [f"{'_'.join(one)} is of several people: copy submitted/{found[one]} for the others" for one in several]
         for line in told:
             self.log.warning("%s", line)
         return found
+
+    @functools.cached_property
+    def metadata(self) -> dict[str, Any]:
+        """What Gradescope says of each `submission_1234`, in a file beside them; one that a student handed in lies in
+        such a folder."""
+        found: dict[str, Any] = {}
+        for file in sorted(self.extracted.rglob("submission_metadata.yml")):
+            if any(re.fullmatch(r"submission_\d+", part) for part in file.relative_to(self.extracted).parts):
+                continue
+            try:
+                # Of this loader all is text: another one takes the number 0123 for 83.
+                found |= yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)
+            except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+                self.log.error("%s cannot be read, and tells no names: %s", file, error)
+        return found
+
+    def _said(self, one: tuple[str, str], key: str) -> Any:
+        about = self.metadata.get("_".join(one))
+        return about.get(key) if isinstance(about, dict) else None
+
+    def _people(self, one: tuple[str, str]) -> list[dict[str, str]]:
+        said = self._said(one, ":submitters")
+        people = [person for person in said if isinstance(person, dict)] if isinstance(said, list) else []
+        return [{key: roster.clean(text) for key, text in one.items() if isinstance(text, str)} for one in people]
 
     def _match(self, filename: str) -> dict | None:
         return super()._match(os.path.relpath(filename, self.extracted))
@@ -110,7 +140,10 @@ class NamedFiles(FileNameCollectorPlugin):
         found = super().collect(submitted_file)
         if not found or roster.why_not(found["student_id"], ()):
             return None
-        found["student_id"] = self.folders[_named(found)]
+        one = _named(found)
+        found["student_id"] = self.folders[one]
+        with contextlib.suppress(ValueError, OverflowError, AttributeError):
+            found["timestamp"] = parse_utc(self._said(one, ":created_at"))
         name = found["student_id"], found["file_id"], Path(submitted_file).suffix
         self.seen[name] += 1
         if self.seen[name] > 1:

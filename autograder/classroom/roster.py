@@ -10,7 +10,7 @@ import argparse
 import csv
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -220,6 +220,16 @@ def folders(named: Iterable[tuple[str, str]], book: Gradebook) -> tuple[dict[tup
                 f"'id,lms_user_id' and 'ID,{number}' tells it the next time."
             )
     return found, told
+
+
+def folder_of(people: Iterable[Mapping[str, str]], other: str, book: Gradebook) -> str:
+    """Of those who handed in together the first on the roster, by number or e-mail as Gradescope's metadata have them;
+    else what the first is called there, or `other`."""
+    known = on_roster(book)
+    by_mail = {one.email.casefold(): name for name, one in known.items() if one.email}
+    ids = [(one.get(":sid") or "", by_mail.get((one.get(":email") or "").casefold(), "")) for one in people]
+    found = (name for pair in ids for name in pair if name in known)
+    return next(found, "") or next((sid for sid, _ in ids if not why_not(sid, ())), other)
 
 
 def _only(names: Iterable[str]) -> str:

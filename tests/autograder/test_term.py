@@ -236,6 +236,8 @@ def settings():
         ("lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "12345", "roofline"),  # no archive
         ("Bob_2_assignsubmission_file_/Ada_1_assignsubmission_file_/roofline.ipynb", "Bob", "2", "roofline"),
         ("assignment_7_export/submission_12345/roofline.ipynb", "submission", "12345", "roofline"),
+        ("CS/assignment_7_export/submission_12/submission_3/my_x.ipynb", "submission", "12", "x"),
+        ("CS/Ada_1_assignsubmission_file_/submission_3/x.ipynb", "Ada", "1", "x"),
         ("ada_roofline.ipynb", "ada", None, "roofline"),
     ],
 )  # fmt: skip
@@ -298,6 +300,61 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     assert "nobody on the roster has the number 8: collected as 'Eve M_8'. 'eve7' and 'eve9' have that" in done.stderr
     bob, ada = [*bob, eve[0]], [*ada, f"cleo/{LESSON}/roofline.ipynb", eve[1]]
     assert found == [*bob, *ada] and not (term / LESSON).exists()
+
+
+METADATA = """---
+submission_101:
+  :submitters:
+  - :name: Ada L
+    :sid: '007'
+    :email: ada@uni.example
+  :created_at: 2026-11-02 22:45:00.000000000 Z
+  :history: []
+submission_102:
+  :submitters:
+  - :name: Bo N
+    :sid: 0123
+    :email: Bo@uni.example
+  :created_at: !ruby/object:Time soon
+submission_103:
+  :submitters:
+  - :name: Ada L
+    :sid:
+    :email: other@uni.example
+  - :name: Cleo O
+    :sid: '9'
+submission_104:
+  :submitters:
+  - :name: Ada L
+    :sid: ''
+submission_105: nobody
+"""
+
+
+def test_of_an_archive_of_gradescope_its_metadata_tell_who_handed_in_and_when(term):
+    folder = term / "downloaded" / LESSON / "archive"
+    folder.mkdir(parents=True)
+    theirs = "submission_101:\n  :submitters:\n  - :sid: '9'\n"
+    with zipfile.ZipFile(folder / "assignment_7_export.zip", "w") as archive:
+        archive.writestr("assignment_7_export/submission_metadata.yml", METADATA)
+        for number in range(101, 107):
+            archive.writestr(f"assignment_7_export/submission_{number}/roofline.ipynb", f"of {number}")
+        archive.writestr("assignment_7_export/submission_105/submission_metadata.yml", theirs)
+    with Gradebook(url(term)) as book:
+        book.add_student("007", last_name="L")
+        book.add_student("bo", last_name="N", email="bo@uni.example")
+        book.add_student("9", last_name="O", lms_user_id="10")
+    shutil.copy(COURSE / late.SETTINGS, term)
+    line = [sys.executable, "-m", "nbgrader", "zip_collect", LESSON]
+    surroundings = environment() | {"PYTHONPATH": str(COURSE)}
+    done = subprocess.run(line, cwd=term, env=surroundings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = {path.parts[-3]: path.read_text() for path in (term / "submitted").rglob("roofline.ipynb")}
+    numbers = {"007": 101, "bo": 102, "9": 103, **{f"submission_{number}": number for number in (104, 105, 106)}}
+    assert found == {name: f"of {number}" for name, number in numbers.items()}
+    assert "submission_103 is of several people: copy submitted/9 for the others" in done.stderr
+    times = {path.parts[-3]: path.read_text() for path in (term / "submitted").rglob("timestamp.txt")}
+    assert times == {"007": "2026-11-02 22:45:00"}
 
 
 def test_no_language_but_python_is_coloured(settings):
