@@ -14,7 +14,7 @@ from datetime import timedelta
 from nbgrader.api import Gradebook, Student
 
 from autograder.classroom.counted import many
-from autograder.classroom.export import Grades
+from autograder.classroom.export import Grades, as_text
 from autograder.judging.verdict import for_speed
 
 
@@ -94,7 +94,8 @@ class Canvas(Sheet):
         yield ["    Points Possible", "", "", "", "", *(number(column.out_of) for column in columns)]
         for one in students:
             name = ", ".join(filter(None, [one.last_name, one.first_name])) or one.id
-            yield [name, one.lms_user_id or "", "", one.id, "", *(column.points[one.id] for column in columns)]
+            person = [name, one.lms_user_id or "", "", one.id, ""]
+            yield [*map(as_text, person), *(column.points[one.id] for column in columns)]
 
 
 class Moodle(Sheet):
@@ -107,7 +108,7 @@ class Moodle(Sheet):
         yield [*header, *(f"Assignment: {column.title} (Real)" for column in columns)]
         for one in students:
             person = [one.first_name or "", one.last_name or "", one.id, "", "", one.email or ""]
-            yield [*person, *(column.points[one.id] for column in columns)]
+            yield [*map(as_text, person), *(column.points[one.id] for column in columns)]
 
 
 class Gradescope(Sheet):
@@ -124,7 +125,7 @@ class Gradescope(Sheet):
             person = [one.first_name or "", one.last_name or "", one.id, one.email or "", ""]
             late = {column.rows[one.id]["assignment"]: column.rows[one.id].get("seconds_late", 0) for column in columns}
             cells = [cell for column in columns for cell in self.cells(column, one.id)]
-            yield [*person, *cells, clock(sum(late.values()))]
+            yield [*map(as_text, person), *cells, clock(sum(late.values()))]
 
     def cells(self, column: Column, student: str) -> list:
         row = column.rows[student]

@@ -69,6 +69,7 @@ HARMLESS = set(
     triton.runtime.driver.active.utils.get_device_properties triton.tools.tensor_descriptor.TensorDescriptor
     triton.tools.tensor_descriptor.TensorDescriptor.from_tensor types.SimpleNamespace""".split()
 )
+KEPT = annotations.compiler_flag  # what a notebook keeps for all later cells
 PUBLIC = "torch._foreach_"  # in torch's documentation, whatever its name says
 OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch
 TORCHS = {"aten", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
@@ -127,16 +128,38 @@ TESTING, HOW_TO_TEST = {"TestCase", "TestSuite", "TextTestRunner"}, {"argv", "ex
 BY_ITSELF = {"importlib.metadata.version", *(f"unittest.{name}" for name in TESTING)}  # imported from what leads on
 LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
 # Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
-AMONG_RANKS = ("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils")
+AMONG_RANKS = (
+    *("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils"),
+    *(f"defines __{name}__" for name in "eq ge getattr gt hash le lt ne".split()),
+)
 DOING_IT_ALL = set(
     "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
 )
 # What brings numbers from elsewhere than the network: who hides them in a file needs one of these to read it.
 BRINGING = set(
-    """DataSource FileStore Store TCPStore fromregex genfromtxt imread load_npz loadtxt open_memmap read_csv read_fwf
-    read_html read_json read_table read_xml""".split()
+    """DataSource FileStore HashStore PrefixStore Store TCPStore fromregex genfromtxt imread load_npz loadtxt
+    open_memmap read_csv read_fwf read_html read_json read_table read_xml rendezvous""".split()
 )
+PAST_THE_NETWORK = tuple(
+    f"torch.distributed.{part}" for part in "_composable algorithms checkpoint elastic nn optim rpc".split()
+)
+TAKEN_BY_NAME = {"_C", "load", "os", "save", "sys", "utils"}
+NOTES_AND_DATA = set("datetime logging traceback datetime.datetime datetime.timedelta".split()) | {
+    f"{module}.{part}"
+    for module, parts in {
+        "datetime.datetime": "fromtimestamp now strptime utcnow",
+        "logging": "DEBUG ERROR INFO WARNING Logger basicConfig debug error exception getLogger info warning",
+        "traceback": "format_exc print_exc",
+        "torch": "profiler",
+        "torch.profiler": "ProfilerActivity profile record_function",
+        "torch.profiler.ProfilerActivity": "CPU CUDA",
+        "torch.utils.data": "DataLoader DistributedSampler Dataset TensorDataset",
+    }.items()
+    for part in parts.split()
+}
 COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._functorch.config.", "torch._inductor.config.")
+# In text or bytes that are no Python: lines of doctest, a pickle, a name that a library looks up
+NAMED = re.compile(rf"(?:{'|'.join(map(re.escape, OF_THE_GRADER))})\b")
 TO_PROBES = {part for name in OF_THE_GRADER for part in name.split(".")} | {"probes"}
 
 Found = list[tuple[str, int, str]]
@@ -172,7 +195,7 @@ def suspicious(
     meanings, jits = meanings_of([tree for _, tree in trees]), _jits(cells)
     found = [(cell.name, line, why) for cell, tree in trees for line, why in _disguised(tree, jits)]
     beside = beside_kernels([tree for _, tree in trees], judged, free, jits, meanings)
-    unused = _unused([tree for _, tree in trees])
+    unused = _unused([tree for _, tree in trees]) | _loaded([tree for _, tree in trees])
     for cell, tree in trees:
         if cell.name.startswith("setup "):
             continue
@@ -193,7 +216,7 @@ def replacing(cells: tuple[Cell, ...]) -> Found:
     """
     trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
     meanings = meanings_of([tree for _, tree in trees], renamed=True)
-    unused = _unused([tree for _, tree in trees], QUESTIONS)
+    unused = _unused([tree for _, tree in trees], QUESTIONS) | _loaded([tree for _, tree in trees])
     ours = [(cell, tree) for cell, tree in trees if not cell.name.startswith("setup ")]
     found = [(cell, said) for cell, tree in ours for aliases in meanings for said in _replacing(tree, aliases)]
     return sorted({(cell.name, node.lineno, why) for cell, (node, why) in found if node not in unused})
@@ -208,10 +231,43 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
     trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := _tree(cell))]
     nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree)]
     harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
-    found = [(cell, line, why) for cell, line, why in suspicious(cells) if not why.startswith(harmless)]
-    called = [(cell, node, node.name if isinstance(node, ast.alias) else name_of(node)) for cell, node in nodes]
-    elsewhere = DOING_IT_ALL | BRINGING
-    return found + [(cell.name, node.lineno, f"uses {name}") for cell, node, name in called if name in elsewhere]
+    usual = NOTES_AND_DATA | _of_os([node for _, node in nodes])
+    found = [
+        (cell, line, why)
+        for cell, line, why in suspicious(cells)
+        if not why.startswith(harmless) and why.partition(" ")[2] not in usual
+    ]
+    meanings = meanings_of([tree for _, tree in trees])
+    told = {(cell.name, node.lineno, f"uses {name}") for cell, node in nodes for name in _elsewhere(node, meanings)}
+    return found + sorted(told)
+
+
+def _of_os(nodes: list[ast.AST]) -> set[str]:
+    """What is said of `os` where it is asked for settings only: `os.environ["LOCAL_RANK"]`."""
+    asked = {"os.environ", "os.getenv", "os.cpu_count"}
+    found = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node) in asked]
+    known = [node for node in nodes if isinstance(node, ast.Name) and node.id == "os"]
+    return {"os", "os.environ.get", *asked} if len(found) == len(known) else set()
+
+
+def _elsewhere(node: ast.AST, meanings: Iterable[dict[str, str]]) -> Iterator[str]:
+    """What does the work of a whole exercise or brings numbers past the network, by its name or by a string that
+    `getattr` may be given, and the private parts of `torch.distributed`."""
+    name = node.name if isinstance(node, ast.alias) else name_of(node)
+    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    yield from (one for one in (name, text) if one in DOING_IT_ALL | BRINGING)
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.distributed"):
+        full = [f"{node.module}.{one.name}" for one in node.names]
+        yield from (one for one in full if one.rpartition(".")[2].startswith("_") or one.startswith(PAST_THE_NETWORK))
+    elif isinstance(node, ast.Import):
+        yield from (one.name for one in node.names if one.name.startswith(PAST_THE_NETWORK))
+    elif isinstance(node, ast.Attribute):
+        yield from {one for m in meanings if (one := dotted_of(node, m)).startswith(PAST_THE_NETWORK)}
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        imported = {part for m in meanings for part in m}
+        looked_up = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], ast.Constant) else None
+        if root_of(node.args[0]) in imported and (looked_up is None or looked_up in TAKEN_BY_NAME):
+            yield f"getattr({ast.unparse(node.args[0])}, {looked_up or '...'})"
 
 
 def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
@@ -250,6 +306,8 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
             yield node, "looks up what leads to other code"
         elif _runs_text(node, aliases):
             yield node, "may run code that stands in a string"
+        elif _names_the_grader(node):
+            yield node, "names a part of the grader in a string"
         changed = [name for name in _replaced(node, aliases) if not _is_setting(name)]
         if isinstance(node, ast.Subscript) and dotted_of(node.value, aliases) == "os.environ":
             continue  # it holds text alone, and does nothing that `os.environ.update` would not
@@ -275,6 +333,12 @@ def _runs_text(node: ast.AST, aliases: dict[str, str]) -> bool:
         return False
     imported = {name: followed(dotted) for name, dotted in imports_of(tree)}
     return any(True for _ in _replacing(tree, aliases | imported))
+
+
+def _names_the_grader(node: ast.AST) -> bool:
+    text = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+    text = text.decode("latin-1") if isinstance(text, bytes) else text
+    return isinstance(text, str) and bool(NAMED.search(text))
 
 
 def _leads_to_probes(name: str) -> bool:
@@ -394,12 +458,12 @@ def _parsed(cell: Cell) -> ast.Module:
 
 
 def _tree(cell: Cell) -> ast.Module | None:
-    """None for what no Python runs: `def f(a, a): pass` has a tree, but no table of names."""
+    """None for what no Python runs: `def f(a, a): pass` has a tree."""
     try:
         tree = ast.parse(cell.source)
-        if not any(map(_awaits, ast.walk(tree))):  # of which a table may be refused, though a notebook runs it
-            symtable.symtable(cell.source, "", "exec")
     except (SyntaxError, ValueError):
+        return None
+    if not _may_run(tree):
         return None
     for node in ast.walk(tree):
         for part in ("body", "orelse", "finalbody"):
@@ -408,14 +472,25 @@ def _tree(cell: Cell) -> ast.Module | None:
     return tree
 
 
+def _may_run(tree: ast.Module) -> bool:
+    """As a worker compiles a cell: whole, or, where something is hidden, each statement by itself; and under what an
+    earlier cell may have taken from __future__."""
+    parts = [ast.Module([line], []) for line in tree.body]
+    return any(all(_compiles(one, flags) for one in ones) for ones in ([tree], parts) for flags in (0, KEPT))
+
+
+def _compiles(tree: ast.Module, flags: int) -> bool:
+    try:
+        compile(tree, "", "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
 def _one_each(line: ast.stmt) -> list[ast.stmt]:
     """`import inspect, os` as two statements: each module is judged by itself."""
     names = line.names if isinstance(line, ast.Import) else []
     return [ast.copy_location(ast.Import([one]), line) for one in names] or [line]
-
-
-def _awaits(node: ast.AST) -> bool:
-    return isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) or bool(getattr(node, "is_async", 0))
 
 
 def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) -> set[ast.stmt]:
@@ -423,7 +498,8 @@ def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) ->
 
     questions: functions of inspect that may be called with one argument, `inspect.signature(f)`.
     """
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    asked = {part for node in _loaded(trees) for part in ast.walk(node)}
+    nodes = [node for tree in trees for node in ast.walk(tree) if node not in asked]
     mentioned = _words(nodes)
     beside_calls = _words([*{*nodes} - _asking(nodes, questions) - (_testing(nodes) if questions else set())])
 
@@ -438,6 +514,13 @@ def _unused(trees: list[ast.Module], questions: frozenset[str] = frozenset()) ->
         return not odd and BOUND_ONLY >= modules and bound.isdisjoint(beside_calls if asks else mentioned)
 
     return {node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) and is_unused(node)}
+
+
+def _loaded(trees: list[ast.Module]) -> set[ast.AST]:
+    """The `sys.modules` of `"google.colab" in sys.modules`, which hands no module out."""
+    asked = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Compare) and len(n.ops) == 1]
+    asked = [n for n in asked if isinstance(n.ops[0], ast.In | ast.NotIn) and isinstance(n.left, ast.Constant)]
+    return {n.comparators[0] for n in asked if ast.unparse(n.comparators[0]) == "sys.modules"}
 
 
 def _words(nodes: list[ast.AST]) -> set[str]:
@@ -486,7 +569,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
     """What is out of place in any cell."""
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    pythons = _outside(symtable.symtable(ast.unparse(tree), "", "exec")) - aliases.keys()
+    pythons = _pythons(tree) - aliases.keys()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name))
@@ -510,6 +593,14 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
             inside = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in IN_A_KERNEL]
             yield from ((n, f"uses .{n.attr} in a kernel") for n in inside)
         yield from ((node, f"replaces {name}") for name in _replaced(node, aliases))
+
+
+def _pythons(tree: ast.AST) -> set[str]:
+    """Which of NAMES the cell reads; where no table can be made of it, those that a function calls its own too."""
+    try:
+        return _outside(symtable.symtable(ast.unparse(tree), "", "exec"))
+    except SyntaxError:
+        return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & NAMES
 
 
 def _outside(table: symtable.SymbolTable) -> set[str]:

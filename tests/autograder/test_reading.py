@@ -396,6 +396,44 @@ def test_what_brings_numbers_past_the_network_is_pointed_at_among_ranks(line):
     assert meeting((Cell("mine", imports + written),)) == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Wrapped = getattr(torch.nn.parallel, 'DistributedDataParallel')",
+        "from torch.distributed.distributed_c10d import _get_default_store as s",
+        "from torch.distributed._composable.replicate import replicate",
+        "import torch.distributed.checkpoint as saved",
+        "store = next(iter(dist.rendezvous('file:///tmp/x', 0, 2)))",
+        "getattr(torch, 'load')('x')",
+        "getattr(dist, 'all_' + name)(x)",
+    ],
+)
+def test_a_name_in_a_string_and_a_private_part_that_is_imported_are_pointed_at_among_ranks(line):
+    assert meeting((Cell("mine", "import torch\nimport torch.distributed as dist\n" + line),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from datetime import datetime\nprint(datetime.now())",
+        "import logging\nlogging.basicConfig(level=logging.INFO)\nlog = logging.getLogger('me')\nlog.info('begun')",
+        "import os\nrank = int(os.environ.get('LOCAL_RANK', 0))\nos.environ['OMP_NUM_THREADS'] = '1'",
+        "from torch.utils.data import DataLoader, TensorDataset\nb = next(iter(DataLoader(TensorDataset(x), 4)))",
+        "import torch\nwith torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p: f()",
+        "class Wrapped:\n    def __getattr__(self, name):\n        return getattr(self.module, name)",
+        "import traceback\ntry: f()\nexcept Exception: traceback.print_exc()",
+        "import torch.distributed as dist\ngather = getattr(dist, 'all_gather_into_tensor', None)",
+    ],
+)
+def test_what_people_write_beside_training_is_no_reason_to_look_among_ranks(text):
+    assert meeting((Cell("mine", text),)) == []
+
+
+@pytest.mark.parametrize("text", ["import os\nos.environ['A'] = os.popen('date').read()", "import logging.config"])
+def test_what_leads_on_from_there_is_one(text):
+    assert meeting((Cell("mine", text),))
+
+
 def test_functions_that_try_a_kernel_out_are_no_reason_to_look():
     cells = (Cell("setup 1", "import torch"), Cell("mine", AXPY), Cell("your cell 1", TRIES))
     assert suspicious(cells, *JUDGED) == []
@@ -475,6 +513,16 @@ def test_a_cell_that_parses_and_that_no_python_runs_is_passed_over(source):
     assert suspicious((Cell("a", source), Cell("b", "import gc"))) == [("b", 1, "imports gc")]
 
 
+@pytest.mark.parametrize("last", ["global x_", "def f():\n    nonlocal y_"])
+def test_a_cell_that_some_worker_runs_is_read_though_no_table_can_be_made_of_it(last):
+    """Under `annotations` of an earlier cell `global x_` compiles; or each statement by itself."""
+    first, text = Cell("a", "from __future__ import annotations"), f"{PUT}y_: x_ = 1\nprobe.run = getattr(1, 'real')\n"
+    run = Cell("b", text + "global x_")
+    assert ("b", 3, "uses getattr") in suspicious((first, run)) and replacing((first, run))
+    read = (first, Cell("b", text + last))
+    assert bool(suspicious(read)) == bool(replacing(read)) == (last == "global x_")
+
+
 @pytest.mark.parametrize("waits", ["await x", "async for i in x: pass", "async with x: pass", "[i async for i in x]"])
 def test_a_cell_that_awaits_is_read_also_where_python_refuses_a_table_of_it(waits, monkeypatch):
     def refused(source, *_):
@@ -501,6 +549,7 @@ def test_an_honest_answer_that_a_probe_looks_at_replaces_nothing(entry):
     assert replacing((Cell("mine", entry.source),)) == []
 
 
+NAMED = "names a part of the grader in a string"
 PUT = "import autograder.inside.probes.towers as probe\n"
 IN_A_STRING = "may run code that stands in a string"
 
@@ -583,6 +632,9 @@ IN_A_STRING = "may run code that stands in a string"
         ),
         ("import timeit\ntimeit.timeit('import autograder.inside.probes as p; p.run = f')", IN_A_STRING),
         ("import timeit, torch\ntimeit.timeit('torch.compile = f', globals={'torch': torch})", IN_A_STRING),
+        ("'''>>> from autograder.inside.probes import towers'''\nimport doctest\ndoctest.testmod()", NAMED),
+        ("import io\ntorch.load(io.BytesIO(b'cautograder.inside.probes.towers\\nmake'), weights_only=False)", NAMED),
+        ("logging.config.DictConfigurator({}).resolve('autograder.inside.probes.towers')", NAMED),
         ("with open('mine.py', 'w') as file:\n    file.write(\n'  import importlib\\n  f()')", IN_A_STRING),
         ("import types\ntypes.FunctionType(compile(text, '', 'exec'), {})()", IN_A_STRING),
         (
@@ -614,6 +666,7 @@ def test_a_probe_that_is_imported_below_what_replaces_it_is_found():
         "from importlib.metadata import version\nprint(version('torch'))",
         "from unittest import TestCase\nclass T(TestCase): pass",
         "import pandas as pd\npd.options.display.width = 100",
+        "import sys\nIN_COLAB = 'google.colab' in sys.modules",
         "import unittest\nclass T(unittest.TestCase):\n    def test(self): pass\nunittest.main(argv=[''], exit=False)",
     ],
 )
