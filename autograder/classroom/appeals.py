@@ -28,6 +28,7 @@ class Decided:
     verdict: dict | None  # None where nothing was judged yet
     mark: str  # by hand, or ""
     counted: bool  # the verdict is the one that the gradebook's points came from
+    why: str = ""  # where there is no verdict
 
     @property
     def name(self) -> str:
@@ -80,13 +81,14 @@ def decided(student: str, lesson: str) -> Iterator[Decided]:
             if judging and not counted:
                 verdict = judging.known(asked)
             marks = book.get((student, item.notebook, name))
-            yield Decided(item, name, asked, verdict, marks.by_hand if marks else "", counted)
+            why = shown.get(name, {}).get("why", "")
+            yield Decided(item, name, asked, verdict, marks.by_hand if marks else "", counted, why)
 
 
 def in_short(one: Decided) -> str:
     """One line: points, by whom, where, and what is to be known of it."""
     if one.verdict is None:
-        return f"{one.mark}; no verdict is kept" if one.mark else "not judged yet"
+        return f"{one.mark}; no verdict is kept" if one.mark else one.why or "not judged yet"
     verdict, said = one.verdict, []
     points = f"{verdict['points']:g} of {verdict['out_of']:g}"
     said.append(f"waits for {verdict['waits']}" if verdict["waits"] else points)

@@ -142,6 +142,12 @@ class GenerateFeedback(converters.GenerateFeedback):
 
     def init_destination(self, assignment_id: str, student_id: str) -> bool:
         folder, force = Path(self._format_dest(assignment_id, student_id)), self.force
+        with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as book:
+            try:
+                book.find_submission(assignment_id, student_id)
+            except MissingEntry:  # nbgrader's own ends there, for everybody behind
+                self.log.warning("%s has no marks: was the folder renamed? Delete autograded/%s", *[student_id] * 2)
+                return False
         self.force |= not all(is_current(self, folder / f"{one.stem}.html", one) for one in map(Path, self.notebooks))
         try:
             return super().init_destination(assignment_id, student_id)

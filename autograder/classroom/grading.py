@@ -30,6 +30,7 @@ from autograder.classroom.taken import TAKEN, items
 from autograder.classroom.verdicts import (
     A_PERSON,
     OUR_FAULT,
+    UNREAD,
     Judging,
     asked_by,
     for_a_person,
@@ -170,7 +171,6 @@ class JudgedNotebook(NbGraderPreprocessor):
 
 # a grade cell that calls no check: nbgrader would give a silent cell all its points
 UNKNOWN = {"points": 0.0, "out_of": 0.0, "waits": A_PERSON, "html": "This cell calls no check; a person grades it."}
-UNREAD = "nothing of this hand-in could be judged"  # for_a_person adds the reason
 
 
 def outputs_of(stored: dict) -> list[NotebookNode]:

@@ -25,7 +25,7 @@ from traitlets import Unicode
 from autograder.classroom import cohort
 from autograder.classroom.counted import many
 from autograder.classroom.report import marked
-from autograder.classroom.verdicts import A_PERSON, ROOT, Asked, asked_by, grader_hash, is_check
+from autograder.classroom.verdicts import A_PERSON, ROOT, UNREAD, Asked, asked_by, grader_hash, is_check
 from autograder.exercise import find
 from autograder.referee.submission import OWN
 
@@ -37,7 +37,7 @@ TOLD = "told"  # in an output's metadata: `tell` wrote it
 
 class SavedMarks(SaveAutoGrades):
     """In place of nbgrader's own. A person is asked for points that wait, and for all answers in words where the
-    student has written some in a cell of their own: it may be the answer."""
+    student has written some in a cell of their own, which may be the answer, or where nothing could be read."""
 
     verdicts = Unicode(str(VERDICTS), help="folder of verdict files, where what was shown lies too").tag(config=True)
 
@@ -49,6 +49,7 @@ class SavedMarks(SaveAutoGrades):
         self.code = [c.source for c in mine if c.cell_type == "code"]
         own = [c.source for c in mine if c.cell_type == "markdown" and c.metadata.get(OWN)]
         self.words = [source for source in own if speaks(source)]
+        self.unread = any(UNREAD in _told(cell, "why") for cell in nb.cells)
         nb, resources = super().preprocess(nb, resources)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
@@ -65,7 +66,8 @@ class SavedMarks(SaveAutoGrades):
         given, before = given_by_hand(grade), self.before.get(name)
         settled = not grade.needs_manual_grade  # when a person gives a mark, formgrader says so
         grade.auto_score, out_of = determine_grade(cell, self.log)
-        waits = waits_for(cell) or (A_PERSON if grade.auto_score is None or (words and self.words) else "")
+        by_hand = grade.auto_score is None or (words and (self.words or self.unread))
+        waits = waits_for(cell) or (A_PERSON if by_hand else "")
         now = {"answer": _hash([cell.source, *self.words] if words else self.code)}
         now |= {"points": grade.auto_score, "waits": waits, "why": _told(cell, "why"), "asks": ""}
         if given:

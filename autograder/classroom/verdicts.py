@@ -295,6 +295,9 @@ def trace() -> None:
     print(visible(traceback.format_exc()), file=sys.stderr)
 
 
+UNREAD = "nothing of this hand-in could be judged"  # for_a_person adds the reason
+
+
 def unjudged(asked: Asked, error: Exception) -> dict:
     """The referee's own fault costs nobody a grade."""
     why = "the referee could not judge this, and that may be its own fault"

@@ -84,15 +84,11 @@ def shared(worker: Worker, numbers: Sequence[int], lanes: int, walk: Callable, f
 def in_order(worker: Worker, exercise: Exercise, seed: int, cases: Sequence, found: dict[int, Trial]) -> list[Trial]:
     """The trials of all cases; those after the last that was tried count as not tried."""
     trials: list[Trial] = []
+    lost = f"its process was lost in \u201c{cases[max(found)].name}\u201d: {worker.lost}"
     for number, case in enumerate(cases):
         if number not in found:
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
-            where = cases[max(found)].name
-            found[number] = (
-                case,
-                call,
-                Outcome(error=f"{NOT_TRIED}: its process was lost in \u201c{where}\u201d: {worker.lost}"),
-            )
+            found[number] = case, call, Outcome(error=f"{NOT_TRIED}: {lost}")
         trials.append(found[number])
         if found[number][2].not_written:
             break

@@ -233,6 +233,7 @@ def test_marks_by_hand_are_told_beside_the_verdict(folder, points):
     assert "extra credit of 5 points counts" in appeals.in_short(replace(one, mark="extra credit of 5 points"))
     assert "not in the gradebook yet" in appeals.in_short(replace(one, counted=False))
     assert appeals.in_short(replace(one, verdict=None)) == "not judged yet"
+    assert appeals.in_short(replace(one, verdict=None, why="no notebook")) == "no notebook"
     assert appeals.in_short(replace(one, verdict=one.verdict | {"waits": "a GPU"})) == "waits for a GPU"
 
 

@@ -391,7 +391,9 @@ def test_feedback_that_is_older_than_its_mark_is_made_again_and_not_released(gra
         book.db.commit()
     said = run(course, "release_feedback", UNIT)
     assert old in said and said.count("the marks changed") == 1
-    assert "not recognized by" not in run(course, "generate_feedback", UNIT)
+    shutil.copytree(course / "autograded" / names[2], course / "autograded" / "nobody")
+    made = run(course, "generate_feedback", UNIT)
+    assert "not recognized by" not in made and "nobody has no marks" in made
     assert "Half of it." in page.read_text() and "Half of it." not in was
     assert other.stat().st_mtime_ns == before, "the other pages stay"
     assert old not in run(course, "release_feedback", UNIT)
@@ -436,6 +438,9 @@ def test_a_hand_in_of_which_nothing_can_be_judged_waits_for_a_person_and_is_expo
     for student in UNREAD:
         assert "start.axpy (a person)" in rows[student]["waits"] and REASONS[student] in rows[student]["why"]
         assert cells[student] == "" and marks(graded)[student] == (0.0, True)
+        assert "(a person)" in rows[student]["waits"].replace("start.axpy (a person)", ""), (
+            "words can be read by nobody"
+        )
     assert cells["untouched"] == "0" and not rows["untouched"]["waits"], "an empty lesson is a hand-in that was judged"
     told = [line for line in (graded / "said").read_text().splitlines() if line.startswith("two_renamed: ")]
     assert told == [f"two_renamed: {REASONS['two_renamed']}, so none was graded. Rename the one that counts."]

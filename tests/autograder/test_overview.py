@@ -178,6 +178,8 @@ def test_groups_are_told_once_and_neither_short_answers_nor_the_usual_way():
     found = [answer(name, 8, source=f"{SOFTMAX}# {name}\n") for name in ("ada", "bob", "cy")]
     found += [answer(f"s{n}", 8, source=others[0]) for n in range(20)] + [answer("zoe", 8, source=others[1])]
     found += [answer(name, 8, "roofline.work", source="def work(x):\n    return x") for name in ("ada", "bob")]
+    few = likeness.groups([one for one in found if one.student in ("ada", "bob", "cy", "s0", "s1", "zoe")])
+    assert [len(group.answers) for group in few[0]] == [3, 2] and few[1] == {}, "of six, three may have copied"
     # three of 24 are more than a tenth, so a class of 60 is needed
     found += [answer(f"t{n}", 8, source=others[0]) for n in range(36)]
     groups, usual = likeness.groups(found)

@@ -16,6 +16,7 @@ from autograder.classroom.overview.answers import Answer
 LEAST_NODES = 60  # of a tree that is compared: shorter answers are alike because the exercise is short
 ALIKE = 0.9  # share of common parts
 COMMON = 0.1  # of the class with the same tree: then it is the usual way to write this
+FEW = 5  # so many may have copied it, whatever part of the class they are
 SHOWN = 10  # pairs
 
 
@@ -119,7 +120,7 @@ def groups(answers: Sequence[Answer]) -> tuple[list[Group], dict[str, int]]:
         mine = [(one, parts(one.source)) for one in answers if one.name == name and one.kind == "code" and one.source]
         mine = [(one, counts) for one, counts in mine if counts]
         same = Counter(frozenset(counts.items()) for _, counts in mine)
-        often = {tree for tree, count in same.items() if count > max(2, COMMON * len(mine))}
+        often = {tree for tree, count in same.items() if count > max(FEW, COMMON * len(mine))}
         usual[name] = sum(same[tree] for tree in often)
         found += _grouped(name, [pair for pair in mine if frozenset(pair[1].items()) not in often])
     found.sort(key=lambda group: (-group.likeness, group.exercise, group.answers[0].student))

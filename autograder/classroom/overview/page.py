@@ -242,7 +242,8 @@ def _alike(answers: Sequence[Answer]) -> str:
     parts = [f"<p>{said}</p>"]
     if usual:
         ways = "; ".join(f"{name}: {many(count, 'student')}" for name, count in usual.items())
-        parts.append(f"<p class='small'>Written in a usual way, and not shown: {_t(ways)}.</p>")
+        rule = f"by more than {likeness.FEW} and more than a tenth of the class"
+        parts.append(f"<p class='small'>Written in a usual way, {rule}, and not shown: {_t(ways)}.</p>")
     for group in groups:
         one, other, *others = group.answers
         title = f"{group.exercise}: {one.student} and {other.student}, {_percent(group.likeness)} alike"
