@@ -272,6 +272,7 @@ class Worker:
 
     def __init__(self, room: Room):
         self.room, self.lost, self.printed = room, "", Printed()
+        self.troubles: list[list[str]] = []  # of the cells that it ran: name, error and line
         # Number of our other workers in this sandbox. A worker we hung up on still counts: the zygote reaps it only at
         # the next sweep.
         self.beside = 0
@@ -301,6 +302,7 @@ class Worker:
                 reply = self.channel.receive(own)
             self.room.note(time.perf_counter() - began)
             troubles = [[str(part)[:TOLD] for part in (name, error, where)] for name, error, where in reply["troubles"]]
+            self.troubles = troubles
             if submission is self.room.submission:
                 self.room.budget.tell(troubles)
             found, is_callable = bool(reply["defined"]), bool(reply["callable"])
@@ -336,7 +338,7 @@ class Worker:
             order = {"slabs": described, "args": args, "wants": len(exercise.returns), "watched": watched}
             order |= {"probe": exercise.probe, "beside": self.beside}
             report = self.ask(order, descriptors, self.room.patience.call_s, served)
-            return _left_behind(exercise, case, outcome_of(report), report, mailbox, fenced)
+            return _left_behind(exercise, case, self._outcome(report), report, mailbox, fenced)
         except Lost:
             return Outcome(error=f"{LOST}: {self.lost}", seconds=time.perf_counter() - started)
         finally:
@@ -352,11 +354,16 @@ class Worker:
             order |= {"allowed": exercise.allowed}
             report = self.ask(order, descriptors, self.room.patience.call_s)
             program = report.get("program")
-            return outcome_of(report), program if isinstance(program, dict) else {}
+            return self._outcome(report), program if isinstance(program, dict) else {}
         except Lost:
             return Outcome(error=f"{LOST}: {self.lost}", seconds=time.perf_counter() - started), {}
         finally:
             self.close(slabs)
+
+    def _outcome(self, report: dict) -> Outcome:
+        found = outcome_of(report)
+        explained = found.error and self.room.submission.explained(found.error, self.troubles)
+        return replace(found, error=explained)
 
     def read(self) -> None:
         """Have it make kernels of the submission's text, and of nothing else. Once."""

@@ -101,6 +101,12 @@ class Submission:
         theirs = [one for one in troubles if not one[0].startswith(f"{SETUP} ")]
         return " ".join([why, *map(in_words, theirs or troubles)])
 
+    def explained(self, error: str, troubles: Sequence[Sequence[str]]) -> str:
+        """What a call raised, and, where it did not find a name, the cell that would have bound that and raised."""
+        name = re.match(r"NameError: (?:global )?name '(\w+)' is not defined", error)
+        binding = {cell.name for cell in self.cells if name[1] in _defines(cell.source)} if name else ()
+        return " ".join([error, *(f"[{in_words(one)}]" for one in troubles if one[0] in binding)])
+
 
 def in_words(trouble: Sequence[str]) -> str:
     """What became of a cell that raised."""

@@ -83,6 +83,17 @@ def test_what_is_told_of_cells_is_short_and_each_in_a_line():
     assert len(budget.endless) == rooms.SAID and not any("\n" in one for one in budget.endless.values())
 
 
+def test_a_name_that_a_call_does_not_find_is_told_with_the_cell_that_raised_before_it_bound_it():
+    asks = "\n_all = axpy\ndef axpy(a, x, y, out):\n    {}\n    return _all(a, x, y, out)"
+    cells = (Cell("helper", "TILES = [1 // 0]"), Cell("mine", RIGHT + asks.format("TILES[0]")))
+    with Referee(Submission(cells)) as there:
+        verdict = there.examine(AXPY, seed=1)
+    said = "NameError: name 'TILES' is not defined [The cell helper raised ZeroDivisionError: "
+    assert verdict.points == 0 and all(said in one.why for one in verdict.cases if one.why)
+    other = Submission(cells).explained("NameError: name 'OTHER' is not defined", [["helper", "X: y", ""]])
+    assert other == "NameError: name 'OTHER' is not defined"
+
+
 def test_of_many_cells_that_raised_the_one_that_should_define_the_answer_is_told_first():
     above, below = [f"a{n} = missing" for n in range(4)], [f"b{n} = missing" for n in range(4)]
     cells = tuple(Cell(f"cell {n}", text) for n, text in enumerate([*above, "def axpy(: pass", *below]))
