@@ -1,5 +1,6 @@
 """The cheats of the bank: what they say of themselves, that they work where there is no referee, that it stops them."""
 
+import ast
 import multiprocessing
 import os
 import shutil
@@ -57,7 +58,8 @@ def test_every_file_says_how_it_works_and_how_it_is_caught(cheat):
     assert len(cheat.reason) > 30 and cheat.reason.endswith(".")
     assert cheat.caught and cheat.caught == cheat.caught.strip(".")
     assert set(cheat.tiers) <= {"interpreter", "gpu"}
-    compile(cheat.source, str(cheat), "exec")
+    for one in ast.parse(cheat.source).body:  # as where something is hidden
+        compile(ast.Module([one], []), str(cheat), "exec")
 
 
 # ------------------------------------------------------------------------------------- where there is no referee

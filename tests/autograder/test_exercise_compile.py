@@ -270,9 +270,8 @@ probe.rewritten = rewritten
 def fuse(module):
     return module
 """
-    found = (
-        "operator.attrgetter('__imp' + 'ort__')(print.__self__)('autograder.inside.probes.rewriting', fromlist=[''])"
-    )
+    found = "operator.attrgetter('__imp' + 'ort__')(print.__self__)"
+    found += "('autograder.' + 'inside.probes.rewriting', fromlist=[''])"
     unseen = forged.replace("import autograder.inside.probes.rewriting as probe", f"import operator\nprobe = {found}")
     for source, got in ((forged, (0, get("compile.pass").points)), (unseen, (get("compile.pass").points, 0))):
         with Referee(Submission((Cell("forged", source),))) as there:

@@ -410,9 +410,8 @@ probe.looked_at = looked_at
 def register(library):
     pass
 """
-    found = (
-        "operator.attrgetter('__imp' + 'ort__')(print.__self__)('autograder.inside.probes.registering', fromlist=[''])"
-    )
+    found = "operator.attrgetter('__imp' + 'ort__')(print.__self__)"
+    found += "('autograder.' + 'inside.probes.registering', fromlist=[''])"
     unseen = forged.replace("import autograder.inside.probes.registering as probe", f"import operator\nprobe = {found}")
     for source, got in ((forged, (0, get("dispatch.custom").points)), (unseen, (get("dispatch.custom").points, 0))):
         with Referee(Submission((Cell("forged", source),))) as there:
