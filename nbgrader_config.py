@@ -82,7 +82,7 @@ c.FileNameCollectorPlugin.named_regexp = r"""(?x)
         | [^/]+?(?=_\d+_assignsubmission_)  # of Moodle
         | [^_/]+
     )_
-    (?:LATE_)?(?:(?P<number>\d+)(?=_\d+_|_assignsubmission_|/))?
+    (?P<late>LATE_)?(?:(?P<number>\d+)(?=_\d+_|_assignsubmission_|/))?
     (?:.*[_/])?(?P<file_id>[^_/]+)\.(?:ipynb|zip|ZIP)$"""
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".zip", ".ZIP"]
 c.ZipCollectApp.extractor_plugin = LmsArchive

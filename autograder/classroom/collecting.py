@@ -144,6 +144,9 @@ class NamedFiles(FileNameCollectorPlugin):
         found["student_id"] = self.folders[one]
         with contextlib.suppress(ValueError, OverflowError, AttributeError):
             found["timestamp"] = parse_utc(self._said(one, ":created_at"))
+        if found.get("late"):  # Canvas says no more than that
+            where = f"submitted/{found['student_id']}/{self.parent.coursedir.assignment_id}/timestamp.txt"
+            self.log.warning("Canvas marks %s late, and not how late: write the time into %s", one[0], where)
         name = found["student_id"], found["file_id"], Path(submitted_file).suffix
         self.seen[name] += 1
         if self.seen[name] > 1:

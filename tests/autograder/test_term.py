@@ -274,7 +274,7 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     folder = term / "downloaded" / LESSON / "archive"
     folder.mkdir(parents=True)
     (folder / "cut short.zip").write_bytes(b"PK")
-    (folder / "cleo_3_4_roofline.ipynb").write_text("in no archive")
+    (folder / "cleo_LATE_3_4_roofline.ipynb").write_text("in no archive")
     with zipfile.ZipFile(folder / "CS.zip", "w") as archive:
         for name in ("roofline.ipynb", "my_roofline.ipynb", "notes.txt"):
             archive.writestr(f"Ada L_1_assignsubmission_file_/{name}", name)
@@ -298,6 +298,7 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     eve = [f"{name}/{LESSON}/roofline.ipynb" for name in ("Eve M_8", "eve7")]
     assert [(term / "submitted" / one).read_text() for one in eve] == ["of number 8", "of number 7"]
     assert "nobody on the roster has the number 8: collected as 'Eve M_8'. 'eve7' and 'eve9' have that" in done.stderr
+    assert f"Canvas marks cleo late, and not how late: write the time into submitted/cleo/{LESSON}/time" in done.stderr
     bob, ada = [*bob, eve[0]], [*ada, f"cleo/{LESSON}/roofline.ipynb", eve[1]]
     assert found == [*bob, *ada] and not (term / LESSON).exists()
 
