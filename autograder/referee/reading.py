@@ -7,6 +7,7 @@ to hide one can. Allowed imports are listed rather than forbidden ones, because 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import itertools
 import re
@@ -463,7 +464,7 @@ def _tree(cell: Cell) -> ast.Module | None:
         tree = ast.parse(cell.source)
     except (SyntaxError, ValueError):
         return None
-    if not _may_run(tree):
+    if not _may_run(cell.source, tree):
         return None
     for node in ast.walk(tree):
         for part in ("body", "orelse", "finalbody"):
@@ -472,9 +473,11 @@ def _tree(cell: Cell) -> ast.Module | None:
     return tree
 
 
-def _may_run(tree: ast.Module) -> bool:
+def _may_run(source: str, tree: ast.Module) -> bool:
     """As a worker compiles a cell: whole, or, where something is hidden, each statement by itself; and under what an
-    earlier cell may have taken from __future__."""
+    earlier cell may have taken from __future__. To compile may warn, so what has a table of names is not."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        return bool(symtable.symtable(source, "", "exec"))
     parts = [ast.Module([line], []) for line in tree.body]
     return any(all(_compiles(one, flags) for one in ones) for ones in ([tree], parts) for flags in (0, KEPT))
 
