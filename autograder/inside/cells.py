@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import inspect
 import io
 import linecache
@@ -105,6 +106,16 @@ def _statements(source: str, path: str, future: int) -> list[types.CodeType]:
     body = ast.parse(source, path).body
     imported = [one for one in body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
     return [_compiled(ast.Module([*imported, one], []), path, future) for one in body if one not in imported]
+
+
+def may_run(source: str) -> bool:
+    """Whether some worker runs a cell: whole or in statements, and under what an earlier cell took from __future__."""
+    for parts in (_compiled, _statements):
+        for future in (0, KEPT):
+            with contextlib.suppress(SyntaxError, ValueError):
+                parts(source, "", future)
+                return True
+    return False
 
 
 def _trouble(name: str, error: BaseException) -> tuple[str, str, str]:

@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
+from autograder.inside.cells import may_run
 from autograder.judging import ptx
 from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
 from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
@@ -70,7 +71,6 @@ HARMLESS = set(
     triton.runtime.driver.active.utils.get_device_properties triton.tools.tensor_descriptor.TensorDescriptor
     triton.tools.tensor_descriptor.TensorDescriptor.from_tensor types.SimpleNamespace""".split()
 )
-KEPT = annotations.compiler_flag  # what a notebook keeps for all later cells
 PUBLIC = "torch._foreach_"  # in torch's documentation, whatever its name says
 OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch
 TORCHS = {"aten", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
@@ -464,7 +464,7 @@ def _tree(cell: Cell) -> ast.Module | None:
         tree = ast.parse(cell.source)
     except (SyntaxError, ValueError):
         return None
-    if not _may_run(cell.source, tree):
+    if not _is_run(cell.source):
         return None
     for node in ast.walk(tree):
         for part in ("body", "orelse", "finalbody"):
@@ -473,21 +473,11 @@ def _tree(cell: Cell) -> ast.Module | None:
     return tree
 
 
-def _may_run(source: str, tree: ast.Module) -> bool:
-    """As a worker compiles a cell: whole, or, where something is hidden, each statement by itself; and under what an
-    earlier cell may have taken from __future__. To compile may warn, so what has a table of names is not."""
+def _is_run(source: str) -> bool:
+    """To compile may warn, so what has a table of names is not."""
     with contextlib.suppress(SyntaxError, ValueError):
         return bool(symtable.symtable(source, "", "exec"))
-    parts = [ast.Module([line], []) for line in tree.body]
-    return any(all(_compiles(one, flags) for one in ones) for ones in ([tree], parts) for flags in (0, KEPT))
-
-
-def _compiles(tree: ast.Module, flags: int) -> bool:
-    try:
-        compile(tree, "", "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    except (SyntaxError, ValueError):
-        return False
-    return True
+    return may_run(source)
 
 
 def _one_each(line: ast.stmt) -> list[ast.stmt]:

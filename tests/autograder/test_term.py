@@ -335,7 +335,7 @@ submission_105: nobody
 def test_of_an_archive_of_gradescope_its_metadata_tell_who_handed_in_and_when(term):
     folder = term / "downloaded" / LESSON / "archive"
     folder.mkdir(parents=True)
-    theirs = "submission_101:\n  :submitters:\n  - :sid: '9'\n"
+    theirs = "submission_106:\n  :submitters:\n  - :sid: '9'\n"  # of which Gradescope says nothing
     with zipfile.ZipFile(folder / "assignment_7_export.zip", "w") as archive:
         archive.writestr("assignment_7_export/submission_metadata.yml", METADATA)
         for number in range(101, 107):
@@ -612,6 +612,14 @@ def test_the_readers_take_what_these_systems_write_and_refuse_what_they_refuse()
             canvas_reads([spoilt, *sample[1:]])
     with pytest.raises(AssertionError, match="points possible"):
         canvas_reads([sample[0], sample[3]])
+
+
+@pytest.mark.parametrize("kind", [lms.Canvas, lms.Moodle, lms.Gradescope])
+def test_a_name_is_no_formula_in_any_table(kind, marked):
+    with Gradebook(url(marked)) as book:
+        book.update_or_create_student("fast", first_name="=1+1", last_name="@x", email="+y")
+    cells = [cell for row in table(marked, kind, "x.csv", lesson=LESSON) for cell in row]
+    assert any("@x" in cell for cell in cells) and not any(cell.startswith(("=", "@", "+")) for cell in cells)
 
 
 @pytest.mark.parametrize("kind", [lms.Canvas, lms.Moodle, lms.Gradescope])
