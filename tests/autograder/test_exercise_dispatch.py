@@ -464,3 +464,10 @@ class _Plain(type):
 
     def __call__(cls, *given):
         return cls.make(*given)
+
+
+def test_a_product_with_a_tensor_stands_in_every_draw_of_sums_and_functions():
+    """Where the wrapper comes second, a mistake of the first one does not show."""
+    one = get("dispatch.subclass")
+    case = next(case for case in one.cases if case.name == "sums and functions")
+    assert all("x * p" in one.draw(case, seed, "cpu", "interpreter").args["expressions"] for seed in range(40))

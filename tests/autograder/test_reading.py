@@ -519,6 +519,8 @@ def test_a_cell_that_some_worker_runs_is_read_though_no_table_can_be_made_of_it(
     first, text = Cell("a", "from __future__ import annotations"), f"{PUT}y_: x_ = 1\nprobe.run = getattr(1, 'real')\n"
     run = Cell("b", text + "global x_")
     assert ("b", 3, "uses getattr") in suspicious((first, run)) and replacing((first, run))
+    alone = (Cell("b", f"{PUT}x = 1\nglobal x\nprobe.run = getattr(1, 'real')"),)
+    assert suspicious(alone) and replacing(alone), "by itself `global x` compiles"
     read = (first, Cell("b", text + last))
     assert bool(suspicious(read)) == bool(replacing(read)) == (last == "global x_")
 
