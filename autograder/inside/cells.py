@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import contextlib
 import inspect
 import io
 import linecache
@@ -17,10 +15,10 @@ from functools import partial
 from typing import Any
 
 from autograder.inside import calling
+from autograder.inside.compiling import KEPT, in_statements, whole
 from autograder.inside.own_time import OVERDUE, OwnTime, lacked_here
 
 AGAIN_S = 0.2  # until a cell that caught the end of its time is stopped again
-KEPT = annotations.compiler_flag  # what a notebook keeps of `from __future__ import annotations` for all later cells
 
 
 class TimeOver(KeyboardInterrupt):
@@ -60,7 +58,7 @@ def run_cells(
             try:
                 signal.signal(signal.SIGALRM, partial(_overdue, own, paths))
                 signal.setitimer(signal.ITIMER_REAL, own.left())
-                parts = _statements(source, path, future) if apart else [_compiled(source, path, future)]
+                parts = in_statements(source, path, future) if apart else [whole(source, path, future)]
                 if any(part.co_flags & KEPT for part in parts):
                     future = KEPT
                 for part in parts:
@@ -95,27 +93,6 @@ def _how_far(number: int, last: int, passed_over: bool = False) -> tuple:
 def lines_of(source: str) -> list[str]:
     """The lines as Python counts them: str.splitlines() ends one at a form feed too, or at U+2028."""
     return io.StringIO(source, newline=None).readlines()
-
-
-def _compiled(source: str | ast.Module, path: str, future: int) -> types.CodeType:
-    return compile(source, path, "exec", future | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-
-
-def _statements(source: str, path: str, future: int) -> list[types.CodeType]:
-    """Each statement of a cell by itself, under what the cell imports from __future__."""
-    body = ast.parse(source, path).body
-    imported = [one for one in body if isinstance(one, ast.ImportFrom) and one.module == "__future__"]
-    return [_compiled(ast.Module([*imported, one], []), path, future) for one in body if one not in imported]
-
-
-def may_run(source: str) -> bool:
-    """Whether some worker runs a cell: whole or in statements, and under what an earlier cell took from __future__."""
-    for parts in (_compiled, _statements):
-        for future in (0, KEPT):
-            with contextlib.suppress(SyntaxError, ValueError):
-                parts(source, "", future)
-                return True
-    return False
 
 
 def _trouble(name: str, error: BaseException) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 
-from autograder.inside.cells import may_run
+from autograder.inside.compiling import may_run
 from autograder.judging import ptx
 from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
 from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
