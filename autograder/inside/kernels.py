@@ -246,7 +246,10 @@ def _for_the_interpreter(node: ast.FunctionDef, path: str, names: dict[str, Any]
     """What Triton's interpreter makes of the checked text, with the lines of the cell."""
     from triton.runtime import interpreter
 
-    tree = interpreter.ASTTransformer().visit(_InText().visit(ast.Module([copy.deepcopy(node)], [])))
+    from course_lib.interpreter.names import Taken, in_the_language
+
+    tree = Taken(set(), in_the_language(names)).visit(ast.Module([copy.deepcopy(node)], []))
+    tree = interpreter.ASTTransformer().visit(_InText().visit(tree))
     made: dict[str, Any] = {}
     names |= {name: vars(interpreter)[name] for name in OF_THE_INTERPRETER} | {"_in_text": _in_text}
     exec(compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True), names, made)

@@ -25,7 +25,7 @@ MAX_GRID_YZ = 65535  # CUDA's limit on the second and third axis of a grid
 
 # One list for each open course_lib.interpreter.launches().
 listeners: list[list[tuple[str, tuple[int, int, int]]]] = []
-# What takes a launch in place of running it, the last one: (function, grid, args, kwargs).
+# What takes a launch in place of running it, the last one: (function as it was written, grid, args, kwargs).
 recorders: list[Callable] = []
 # Launches that somebody listened to: (code of a kernel, types and constants as text) -> its function, types, constants
 signatures: dict[tuple[CodeType, str], tuple[Callable, dict, dict]] = {}
@@ -77,7 +77,7 @@ def _launch(original):
             for hook in self.pre_run_hooks:
                 hook(*args, **kwargs)
             inspect.getcallargs(self.fn, *args, **{name: value for name, value in kwargs.items() if name in names})
-            return recorders[-1](self.fn, self.grid, args, kwargs)
+            return recorders[-1](inspect.unwrap(self.fn), self.grid, args, kwargs)
         _depth += 1
         try:
             # A GPU computes inf - inf and 1 / 0 without a word.

@@ -2,21 +2,25 @@
 
 import ast
 import dis
+from collections.abc import Mapping
+from typing import Any
 
 import triton.language as tl
 from triton.runtime import interpreter as triton_interpreter
 
 from course_lib.interpreter.patching import part, replace
 
-__all__ = ["install"]
+__all__ = ["Taken", "in_the_language", "install"]
 
 PLAIN = int, float, str, tuple
+LOOPS = "range", "static_range"
 # what a rewritten kernel needs beside its own names; Triton looks for the module of its language among them
-NEEDED = {"interpreter_semantic", "_loop_numbers", "_taken_from_outside", "tl"}
+NEEDED = {"interpreter_semantic", "_loop_numbers", "_language", "_taken_from_outside", "tl"}
 
 
 def install() -> None:
     triton_interpreter._taken_from_outside = _taken_from_outside
+    triton_interpreter._language = tl
     replace(part(triton_interpreter, "FunctionRewriter"), "_compile_and_exec", _compile_and_exec)
 
 
@@ -26,18 +30,32 @@ def _compile_and_exec(original):
     def compile_and_exec(self, tree):
         space = self.fn.__globals__
         before = set(space)
-        made = original(self, _Taken(_plain(self.fn)).visit(tree))
+        made = original(self, Taken(*_outside(self.fn)).visit(tree))
         for name in space.keys() - before - NEEDED:
             del space[name]
+        made.__wrapped__ = self.fn  # which has its own names for all that it takes from outside
         return made
 
     return compile_and_exec
 
 
-def _plain(function) -> set[str]:
-    """The names from outside that are numbers, strings or tuples now."""
+def _outside(function) -> tuple[set[str], dict[str, list[str]]]:
+    """Of the names from outside those that are numbers, strings or tuples now, and those that are Triton's own."""
     read = {one.argval for one in dis.get_instructions(function) if one.opname == "LOAD_GLOBAL"}
-    return {name for name in read if _is_plain(function.__globals__.get(name))}
+    values = {name: function.__globals__.get(name) for name in read}
+    return {name for name, value in values.items() if _is_plain(value)}, in_the_language(values)
+
+
+def in_the_language(values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The names that stand for a function of Triton's, and where each is found in its language."""
+    return {name: place for name, value in values.items() if (place := _place(value))}
+
+
+def _place(value: Any) -> list[str]:
+    loop = isinstance(value, type) and value.__module__ == tl.core.__name__ and value.__name__ in LOOPS
+    if not (tl.core.is_builtin(value) or loop):
+        return []
+    return [value.__name__] if hasattr(tl, value.__name__) else ["math", value.__name__]
 
 
 def _is_plain(value) -> bool:
@@ -54,18 +72,25 @@ def _taken_from_outside(name: str, value):
     return value
 
 
-class _Taken(ast.NodeTransformer):
-    """`_taken_from_outside("N", N)` in place of N, in the body of a function."""
+class Taken(ast.NodeTransformer):
+    """In the body of a function: `_taken_from_outside("N", N)` in place of N, and `_language.load` in place of `load`,
+    which was imported from there: a launch replaces what is in the language, and no other name for it."""
 
-    def __init__(self, names: set[str]):
-        self.names = names
+    def __init__(self, plain: set[str], of_triton: dict[str, list[str]]):
+        self.plain, self.of_triton = plain, of_triton
 
     def visit_FunctionDef(self, node):
         node.body = [self.visit(line) for line in node.body]
         return node
 
     def visit_Name(self, node):
-        if node.id not in self.names or not isinstance(node.ctx, ast.Load):
+        if not isinstance(node.ctx, ast.Load):
             return node
-        call = ast.Call(ast.Name("_taken_from_outside", ast.Load()), [ast.Constant(node.id), node], [])
-        return ast.fix_missing_locations(ast.copy_location(call, node))
+        made = node
+        if node.id in self.plain:
+            made = ast.Call(ast.Name("_taken_from_outside", ast.Load()), [ast.Constant(node.id), node], [])
+        elif node.id in self.of_triton:
+            made = ast.Name("_language", ast.Load())
+            for part_of in self.of_triton[node.id]:
+                made = ast.Attribute(made, part_of, ast.Load())
+        return ast.fix_missing_locations(ast.copy_location(made, node))

@@ -97,6 +97,15 @@ def test_looking_at_values_is_allowed_and_tells_nothing(how):
 
 
 @needs_bubblewrap
+def test_functions_of_the_language_may_be_imported_by_name():
+    source = "from triton.language import arange, load as read, program_id, store\n" + RIGHT
+    for name, called in {"arange": "arange", "load": "read", "program_id": "program_id", "store": "store"}.items():
+        source = source.replace(f"tl.{name}(", f"{called}(")
+    assert "read(" in source and "tl.load" not in source
+    assert judged(source).points == AXPY.points
+
+
+@needs_bubblewrap
 def test_what_one_parser_refuses_and_another_took_defines_nothing():
     odd = NUMPY.replace("for np in [numpy]:\n    pass\n", "np = numpy\ndef _odd():\n    n: int = 0\n    global n\n")
     verdict = judged(odd, SOFTMAX)

@@ -18,6 +18,10 @@ from course_lib.interpreter.names import NEEDED
 # isort: split
 import triton
 import triton.language as tl
+from triton.language import arange, load, sigmoid, static_range
+from triton.language import range as steps
+from triton.language import store as put
+from triton.language.math import exp
 
 pytestmark = pytest.mark.skipif(TIER != "interpreter", reason="about Triton's interpreter; this process has a GPU")
 
@@ -344,6 +348,31 @@ def test_the_number_of_a_loop_can_be_widened_and_a_mask_may_be_combined_with_a_n
     one = torch.full((1, 1), torch.nan)
     _rows_from[(1,)](one, 1, BLOCK=1)
     assert one.item() == 0.0
+
+
+@triton.jit
+def _doubled(x_ptr, offs):
+    return load(x_ptr + offs) * 2
+
+
+@triton.jit
+def _by_imported_names(out_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    for row in steps(0, n):
+        offs = row * BLOCK + arange(0, BLOCK)
+        x = _doubled(x_ptr, offs)
+        for _ in static_range(2):
+            x = x + sigmoid(exp(x)) - 0.5
+        put(out_ptr + offs, x)
+
+
+def test_functions_of_the_language_may_be_imported_by_name():
+    x = torch.randn(3, 16)
+    out, want = torch.full_like(x, torch.nan), 2 * x
+    _by_imported_names[(1,)](out, x, 3, BLOCK=16)
+    for _ in range(2):
+        want = want + want.exp().sigmoid() - 0.5
+    torch.testing.assert_close(out, want)
+    assert load is tl.load and put is tl.store, "a launch leaves the names of a notebook as they are"
 
 
 @triton.jit
