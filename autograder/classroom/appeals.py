@@ -112,7 +112,7 @@ def reasons(one: Decided) -> list[str]:
     expected = dict(one.verdict.get("expected", {}))  # a verdict of an earlier version has none
     for line in one.verdict["text"]:
         case = next((name for name in expected if line.startswith(f"  wrong: {name} (")), "")
-        lines += [line, *([f"    {expected.pop(case)}"] if case else [])]
+        lines += [line, *(f"    {one}" for one in (expected.pop(case).splitlines() if case else ()))]
     lines += one.verdict.get("endless", [])
     lines += [f"torch {machine['torch']}, triton {machine['triton']}, tier {one.verdict['tier']}."]
     if not seeds.is_open(one.item.lesson):

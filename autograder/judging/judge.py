@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -23,6 +24,7 @@ NOT_ALONE = "waits for a GPU of its own: where this was judged, others may have 
 Trial = tuple[Case, Call, Outcome]
 Siblings = Callable[[Case, int], list[Values]]
 SHORT = 300  # characters of an expected value that is shown to the instructor
+GIVEN = 1_200  # and of the arguments of a scenario; the longest of dispatch.table has about as many
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _compared(
         why, errors, fine = by_output(exercise, args, want, outcome, of_call)
         why = brief(why, SAID)
         picture = _picture(want, outcome, of_call) if why else None
-        expected = _expected(want, outcome, fine) if why else ""
+        expected = _expected(exercise, call.args, want, outcome, fine) if why else ""
         cases.append(CaseVerdict(case.name, call.sizes, not why, why, errors, picture, fine, expected))
         tried.append(TriedCase(case, call.sizes, args, want, outcome, not why, why))
     return tuple(cases), Evidence(exercise, tuple(tried), limits)
@@ -217,17 +219,32 @@ def _picture(want: Values, outcome: Outcome, limits) -> Picture | None:
     return None
 
 
-def _expected(want: Values, outcome: Outcome, fine: Sequence[str]) -> str:
-    """The wrong outputs that are plain data, beside what is true, where that is short."""
+def _expected(exercise: Exercise, args: Values, want: Values, outcome: Outcome, fine: Sequence[str]) -> str:
+    """The wrong outputs that are plain data, beside what is true, and on a line of its own what was given."""
     said = []
     for name, truth in want.items():
         got = outcome.outputs.get(name)
         if name in fine or name not in outcome.outputs or isinstance(truth, torch.Tensor):
             continue
         with contextlib.suppress(Exception):  # in a process of their own, an answer may be anything
-            if got != truth and len(expected := repr(truth)) <= SHORT:
-                said.append(f"`{name}`: answered {brief(repr(got), SHORT)}, expected {expected}")
-    return "; ".join(said)
+            if got != truth:
+                at, got, truth = _apart(got, truth)
+                if len(expected := repr(truth)) <= SHORT:
+                    said.append(f"`{name}{at}`: answered {brief(repr(got), SHORT)}, expected {expected}")
+    given = repr(args) if exercise.kind == "scenario" else ""
+    return "\n".join(filter(None, ["; ".join(said), f"given {given}" if 0 < len(given) <= GIVEN else ""]))
+
+
+def _apart(got, want, at: str = "") -> tuple[str, Any, Any]:
+    """Down to the first part that differs, while what was expected is too long to be read: where, and both."""
+    places = want if isinstance(want, Mapping) else range(len(want)) if isinstance(want, list | tuple) else ()
+    if len(repr(want)) > SHORT:
+        for place in places:
+            if place not in (got if isinstance(got, Mapping) else range(len(got))):
+                return f"{at}[{place!r}]", None, want[place]
+            if got[place] != want[place]:
+                return _apart(got[place], want[place], f"{at}[{place!r}]")
+    return at, got, want
 
 
 def no_speed(exercise: Exercise, tier: str, why: str = NO_SPEED) -> SpeedVerdict:

@@ -42,7 +42,7 @@ class CaseVerdict:
     errors: dict[str, Error] = field(default_factory=dict)  # output -> error
     picture: Picture | None = None
     fine: tuple[str, ...] = ()  # when wrong: the outputs that are right
-    expected: str = ""  # for the instructor alone: the wrong answer beside the truth, where that is short data
+    expected: str = ""  # for the instructor alone: the wrong answer beside the truth, and a scenario
 
 
 def told_apart(cases: Sequence[CaseVerdict]) -> tuple[dict[str, bool], dict[str, tuple[str, ...]]]:
