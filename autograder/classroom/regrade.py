@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from autograder import exercise as exercises
 from autograder.classroom import cohort, taken
+from autograder.classroom.counted import many
 from autograder.classroom.marks import in_book, read_shown, shown_file
 from autograder.classroom.taken import VERDICTS
 from autograder.classroom.verdicts import Asked, asked_by, is_check
@@ -68,8 +69,10 @@ def main(args: argparse.Namespace) -> int:
 
 def changes(lesson: str, exercise: str) -> Iterable[Change]:
     """For everybody who has marks. What lacks a verdict of the exercise as it is now is judged here."""
-    book = in_book(cohort.gradebook(lesson), lesson)
-    for item in taken.items(lesson):
+    book, items = in_book(cohort.gradebook(lesson), lesson), list(taken.items(lesson))
+    for number, item in enumerate(items, 1):
+        end = "\n" if number == len(items) else ""
+        print(f"\r{exercise}: {number} of {many(len(items), 'notebook')}", end=end, file=sys.stderr, flush=True)
         shown = read_shown(shown_file(item.student, lesson, item.notebook, VERDICTS))
         checks = filter(is_check, taken.released(lesson, item.notebook).cells)
         asked = {cell.metadata.nbgrader["grade_id"]: asked_by(cell) for cell in checks}

@@ -86,11 +86,14 @@ def run(folder: Path, only: str = "") -> dict[str, float]:
     return {one["exercise"]: one["points"] for one in shown.values() if "exercise" in one}
 
 
-def test_one_exercise_is_graded_anew_and_the_others_keep_the_verdicts_that_they_had(folder, points, monkeypatch):
+def test_one_exercise_is_graded_anew_and_the_others_keep_the_verdicts_that_they_had(
+    folder, points, monkeypatch, capsys
+):
     run(folder)
     changed(monkeypatch, SOFTMAX, MATMUL)
     points |= {SOFTMAX: 8.0, MATMUL: 8.0}
     (change, _speed) = regrade.changes(LESSON, SOFTMAX)
+    assert capsys.readouterr().err.endswith(f"\r{SOFTMAX}: 1 of 1 notebook\n"), "600 take a while"
     assert (change.student, change.before["points"], change.after["points"]) == ("ada", 2.0, 8.0)
     now = run(folder, only=SOFTMAX)
     assert (now[SOFTMAX], now[MATMUL]) == (8.0, 2.0)
