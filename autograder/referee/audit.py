@@ -18,7 +18,8 @@ from autograder.judging.judge import Trial, case_verdict
 from autograder.judging.proof import broken, judge_work, merged, of_compiler, of_text, telling
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.referee.ablation import emptied, halved, not_found
-from autograder.referee.reading import added, meeting, replacing, suspicious
+from autograder.referee.meeting import meeting
+from autograder.referee.reading import added, replacing, suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell

@@ -14,11 +14,11 @@ import re
 import symtable
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from autograder.inside.compiling import may_run
 from autograder.judging import ptx
-from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
+from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, statements
 from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
 from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import BINDING, INNER, Cell
@@ -128,36 +128,6 @@ QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction
 TESTING, HOW_TO_TEST = {"TestCase", "TestSuite", "TextTestRunner"}, {"argv", "exit", "failfast", "verbosity"}
 BY_ITSELF = {"importlib.metadata.version", *(f"unittest.{name}" for name in TESTING)}  # imported from what leads on
 LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
-# Among several ranks: what is harmless there, and what torch has for the whole of an exercise.
-AMONG_RANKS = (
-    *("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils"),
-    *(f"defines __{name}__" for name in "eq ge getattr gt hash le lt ne".split()),
-)
-DOING_IT_ALL = set(
-    "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
-)
-# What brings numbers from elsewhere than the network: who hides them in a file needs one of these to read it.
-BRINGING = set(
-    """DataSource FileStore HashStore PrefixStore Store TCPStore fromregex genfromtxt imread load_npz loadtxt
-    open_memmap read_csv read_fwf read_html read_json read_table read_xml rendezvous""".split()
-)
-PAST_THE_NETWORK = tuple(
-    f"torch.distributed.{part}" for part in "_composable algorithms checkpoint elastic nn optim rpc".split()
-)
-TAKEN_BY_NAME = {"_C", "load", "os", "save", "sys", "utils"}
-NOTES_AND_DATA = set("datetime logging traceback datetime.datetime datetime.timedelta".split()) | {
-    f"{module}.{part}"
-    for module, parts in {
-        "datetime.datetime": "fromtimestamp now strptime utcnow",
-        "logging": "DEBUG ERROR INFO WARNING Logger basicConfig debug error exception getLogger info warning",
-        "traceback": "format_exc print_exc",
-        "torch": "profiler",
-        "torch.profiler": "ProfilerActivity profile record_function",
-        "torch.profiler.ProfilerActivity": "CPU CUDA",
-        "torch.utils.data": "DataLoader DistributedSampler Dataset TensorDataset",
-    }.items()
-    for part in parts.split()
-}
 COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._functorch.config.", "torch._inductor.config.")
 # In text or bytes that are no Python: lines of doctest, a pickle, a name that a library looks up
 NAMED = re.compile(rf"(?:{'|'.join(map(re.escape, OF_THE_GRADER))})\b")
@@ -166,7 +136,7 @@ TO_PROBES = {part for name in OF_THE_GRADER for part in name.split(".")} | {"pro
 Found = list[tuple[str, int, str]]
 
 
-def _or_unreadable(read: Callable[..., Found]) -> Callable[..., Found]:
+def or_unreadable(read: Callable[..., Found]) -> Callable[..., Found]:
     """What is too deeply nested for us may still have run: a sandbox has more stack left. Then a person reads it."""
 
     @functools.wraps(read)
@@ -180,7 +150,7 @@ def _or_unreadable(read: Callable[..., Found]) -> Callable[..., Found]:
 
 
 @functools.lru_cache(maxsize=16)  # every exercise of a submission asks
-@_or_unreadable
+@or_unreadable
 def suspicious(
     cells: tuple[Cell, ...],
     judged: frozenset[str] = frozenset(),
@@ -192,7 +162,7 @@ def suspicious(
     judged: functions that should compute in kernels. free: functions that may also compute in other ways, and so may
     what only these lead to. allowed: what torch may compute beside kernels, "mm".
     """
-    trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
+    trees = [(cell, tree) for cell in cells if (tree := tree_of(cell))]
     meanings, jits = meanings_of([tree for _, tree in trees]), _jits(cells)
     found = [(cell.name, line, why) for cell, tree in trees for line, why in _disguised(tree, jits)]
     beside = beside_kernels([tree for _, tree in trees], judged, free, jits, meanings)
@@ -210,79 +180,17 @@ def suspicious(
 
 
 @functools.lru_cache(maxsize=16)
-@_or_unreadable
+@or_unreadable
 def replacing(cells: tuple[Cell, ...]) -> Found:
     """Where the text replaces parts of a library, or looks for a way to. Much less is said here than by `suspicious`:
     answers about the compiler and the dispatcher use private parts of torch.
     """
-    trees = [(cell, tree) for cell in cells if (tree := _tree(cell))]
+    trees = [(cell, tree) for cell in cells if (tree := tree_of(cell))]
     meanings = meanings_of([tree for _, tree in trees], renamed=True)
     unused = _unused([tree for _, tree in trees], QUESTIONS) | _loaded([tree for _, tree in trees])
     ours = [(cell, tree) for cell, tree in trees if not cell.name.startswith("setup ")]
     found = [(cell, said) for cell, tree in ours for aliases in meanings for said in _replacing(tree, aliases)]
     return sorted({(cell.name, node.lineno, why) for cell, (node, why) in found if node not in unused})
-
-
-@_or_unreadable
-def meeting(cells: tuple[Cell, ...]) -> Found:
-    """Where the text of an exercise on several ranks leads past the network that is watched, or to what does its work.
-
-    As `suspicious`, without what those who train write: gradients that are set, hooks, names that changed by version.
-    """
-    trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := _tree(cell))]
-    nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree)]
-    harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
-    usual = NOTES_AND_DATA | _of_os([node for _, node in nodes])
-    found = [
-        (cell, line, why)
-        for cell, line, why in suspicious(cells)
-        if not why.startswith(harmless) and why.partition(" ")[2] not in usual
-    ]
-    meanings = meanings_of([tree for _, tree in trees])
-    told = {(cell.name, node.lineno, f"uses {name}") for cell, node in nodes for name in _elsewhere(node, meanings)}
-    return found + sorted(told)
-
-
-def _of_os(nodes: list[ast.AST]) -> set[str]:
-    """What is said of `os` where it is asked for settings only: `os.environ["LOCAL_RANK"]`."""
-    asked = {"os.environ", "os.getenv", "os.cpu_count"}
-    found = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node) in asked]
-    known = [node for node in nodes if isinstance(node, ast.Name) and node.id == "os"]
-    return {"os", "os.environ.get", *asked} if len(found) == len(known) else set()
-
-
-def _elsewhere(node: ast.AST, meanings: Iterable[dict[str, str]]) -> Iterator[str]:
-    """What does the work of a whole exercise or brings numbers past the network, by its name or by a string that
-    `getattr` may be given, and the private parts of `torch.distributed`."""
-    name = node.name if isinstance(node, ast.alias) else name_of(node)
-    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-    yield from (one for one in (name, text) if one in DOING_IT_ALL | BRINGING)
-    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.distributed"):
-        full = [f"{node.module}.{one.name}" for one in node.names]
-        yield from (one for one in full if one.rpartition(".")[2].startswith("_") or one.startswith(PAST_THE_NETWORK))
-    elif isinstance(node, ast.Import):
-        yield from (one.name for one in node.names if one.name.startswith(PAST_THE_NETWORK))
-    elif isinstance(node, ast.Attribute):
-        yield from {one for m in meanings if (one := dotted_of(node, m)).startswith(PAST_THE_NETWORK)}
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
-        imported = {part for m in meanings for part in m}
-        looked_up = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], ast.Constant) else None
-        if root_of(node.args[0]) in imported and (looked_up is None or looked_up in TAKEN_BY_NAME):
-            yield f"getattr({ast.unparse(node.args[0])}, {looked_up or '...'})"
-
-
-def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
-    """What the classes of the text have, and what it gives to objects: the `_left` of `bucket._left = 3`."""
-    import torch
-    from torch.distributed import distributed_c10d  # who reads what was handed in does without torch
-
-    own: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            own.add(node.attr)
-        elif isinstance(node, ast.ClassDef):
-            own |= set().union(*map(bound_by, node.body))
-    return own - {*dir(torch.Tensor), *dir(torch.distributed.ProcessGroup), *vars(distributed_c10d)}
 
 
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
@@ -329,7 +237,7 @@ def _runs_text(node: ast.AST, aliases: dict[str, str]) -> bool:
         return "compile" not in aliases and len(node.args) + len(node.keywords) > 2
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"[.(= ]", node.value)):
         return False
-    tree = _tree(Cell("", textwrap.dedent(node.value)))
+    tree = tree_of(Cell("", textwrap.dedent(node.value)))
     if not tree:
         return False
     imported = {name: followed(dotted) for name, dotted in imports_of(tree)}
@@ -397,7 +305,7 @@ def _sets_own(call: ast.Call, aliases: dict[str, str]) -> bool:
     return aliases.keys().isdisjoint(node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name))
 
 
-@_or_unreadable
+@or_unreadable
 def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
     """Where these kernels, or the functions that they call, add to a number that other programs may add to as well.
 
@@ -458,7 +366,7 @@ def _parsed(cell: Cell) -> ast.Module:
         return ast.Module([], [])
 
 
-def _tree(cell: Cell) -> ast.Module | None:
+def tree_of(cell: Cell) -> ast.Module | None:
     """None for what no Python runs: `def f(a, a): pass` has a tree."""
     try:
         tree = ast.parse(cell.source)

@@ -12,7 +12,7 @@ from autograder.bank import cheats
 from autograder.exercise import get, of_unit
 from autograder.judging.ranks import too_little_or_too_much
 from autograder.referee.crew import stood
-from autograder.referee.reading import meeting
+from autograder.referee.meeting import meeting
 from autograder.referee.referee import Patience, Referee
 from autograder.referee.submission import Cell, Submission
 

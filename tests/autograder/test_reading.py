@@ -12,7 +12,8 @@ from autograder.bank import entries, find
 from autograder.exercise import UNITS, get, of_unit
 from autograder.referee import reading
 from autograder.referee.audit import entries as entries_of
-from autograder.referee.reading import BOUND_ONLY, IMPORTS, added, meeting, replacing, suspicious
+from autograder.referee.meeting import meeting
+from autograder.referee.reading import BOUND_ONLY, IMPORTS, added, replacing, suspicious
 from autograder.referee.submission import Cell
 
 # a text is read where points hang on who computed, so in lessons that ask for kernels

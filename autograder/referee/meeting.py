@@ -1,0 +1,107 @@
+"""A reading of an answer on several ranks: ways past the network that is watched, and what does the whole work.
+
+As `reading.suspicious`, and like it, it sends a submission to a person and refuses none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch.distributed import distributed_c10d
+
+from autograder.referee.leading import bound_by
+from autograder.referee.naming import dotted_of, meanings_of, name_of, root_of
+from autograder.referee.reading import Found, or_unreadable, suspicious, tree_of
+from autograder.referee.submission import Cell
+
+# Harmless here, and what torch has for the whole of an exercise
+AMONG_RANKS = (
+    *("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils"),
+    *(f"defines __{name}__" for name in "eq ge getattr gt hash le lt ne".split()),
+)
+DOING_IT_ALL = set(
+    "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
+)
+# What brings numbers from elsewhere than the network: who hides them in a file needs one of these to read it.
+BRINGING = set(
+    """DataSource FileStore HashStore PrefixStore Store TCPStore fromregex genfromtxt imread load_npz loadtxt
+    open_memmap read_csv read_fwf read_html read_json read_table read_xml rendezvous""".split()
+)
+PAST_THE_NETWORK = tuple(
+    f"torch.distributed.{part}" for part in "_composable algorithms checkpoint elastic nn optim rpc".split()
+)
+TAKEN_BY_NAME = {"_C", "load", "os", "save", "sys", "utils"}
+NOTES_AND_DATA = set("datetime logging traceback datetime.datetime datetime.timedelta".split()) | {
+    f"{module}.{part}"
+    for module, parts in {
+        "datetime.datetime": "fromtimestamp now strptime utcnow",
+        "logging": "DEBUG ERROR INFO WARNING Logger basicConfig debug error exception getLogger info warning",
+        "traceback": "format_exc print_exc",
+        "torch": "profiler",
+        "torch.profiler": "ProfilerActivity profile record_function",
+        "torch.profiler.ProfilerActivity": "CPU CUDA",
+        "torch.utils.data": "DataLoader DistributedSampler Dataset TensorDataset",
+    }.items()
+    for part in parts.split()
+}
+
+
+@or_unreadable
+def meeting(cells: tuple[Cell, ...]) -> Found:
+    """Where the text of an exercise on several ranks leads past the network that is watched, or to what does its work.
+
+    As `suspicious`, without what those who train write: gradients that are set, hooks, names that changed by version.
+    """
+    trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := tree_of(cell))]
+    nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree)]
+    harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
+    usual = NOTES_AND_DATA | _of_os([node for _, node in nodes])
+    found = [
+        (cell, line, why)
+        for cell, line, why in suspicious(cells)
+        if not why.startswith(harmless) and why.partition(" ")[2] not in usual
+    ]
+    meanings = meanings_of([tree for _, tree in trees])
+    told = {(cell.name, node.lineno, f"uses {name}") for cell, node in nodes for name in _elsewhere(node, meanings)}
+    return found + sorted(told)
+
+
+def _of_os(nodes: list[ast.AST]) -> set[str]:
+    """What is said of `os` where it is asked for settings only: `os.environ["LOCAL_RANK"]`."""
+    asked = {"os.environ", "os.getenv", "os.cpu_count"}
+    found = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node) in asked]
+    known = [node for node in nodes if isinstance(node, ast.Name) and node.id == "os"]
+    return {"os", "os.environ.get", *asked} if len(found) == len(known) else set()
+
+
+def _elsewhere(node: ast.AST, meanings: Iterable[dict[str, str]]) -> Iterator[str]:
+    """What does the work of a whole exercise or brings numbers past the network, by its name or by a string that
+    `getattr` may be given, and the private parts of `torch.distributed`."""
+    name = node.name if isinstance(node, ast.alias) else name_of(node)
+    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    yield from (one for one in (name, text) if one in DOING_IT_ALL | BRINGING)
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.distributed"):
+        full = [f"{node.module}.{one.name}" for one in node.names]
+        yield from (one for one in full if one.rpartition(".")[2].startswith("_") or one.startswith(PAST_THE_NETWORK))
+    elif isinstance(node, ast.Import):
+        yield from (one.name for one in node.names if one.name.startswith(PAST_THE_NETWORK))
+    elif isinstance(node, ast.Attribute):
+        yield from {one for m in meanings if (one := dotted_of(node, m)).startswith(PAST_THE_NETWORK)}
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        imported = {part for m in meanings for part in m}
+        looked_up = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], ast.Constant) else None
+        if root_of(node.args[0]) in imported and (looked_up is None or looked_up in TAKEN_BY_NAME):
+            yield f"getattr({ast.unparse(node.args[0])}, {looked_up or '...'})"
+
+
+def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
+    """What the classes of the text have, and what it gives to objects: the `_left` of `bucket._left = 3`."""
+    own: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            own |= set().union(*map(bound_by, node.body))
+    return own - {*dir(torch.Tensor), *dir(torch.distributed.ProcessGroup), *vars(distributed_c10d)}
