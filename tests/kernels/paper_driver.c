@@ -2,10 +2,11 @@
 
    How many bytes a parameter has is told by `paper_sizes` for each function; launches of others are not written. */
 #include "cuda.h"
+#include <stdlib.h>
 #include <string.h>
 
 #define CALL(name, ...) CUresult name(__VA_ARGS__)
-#define MOST 128
+#define MOST 256 /* functions, and parameters of one: a descriptor is 5 to 9 of them */
 
 static char context, text[1 << 20];
 static long end;
@@ -16,6 +17,8 @@ static struct {
 static int functions;
 
 void paper_sizes(CUfunction function, int count, const int *bytes) {
+  if (functions == MOST || count > MOST)
+    abort();
   known[functions].function = function;
   known[functions].count = count;
   memcpy(known[functions++].bytes, bytes, count * sizeof(int));
