@@ -52,10 +52,11 @@ def in_the_language(values: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _place(value: Any) -> list[str]:
-    loop = isinstance(value, type) and value.__module__ == tl.core.__name__ and value.__name__ in LOOPS
-    if not (tl.core.is_builtin(value) or loop):
+    name, module = getattr(value, "__name__", ""), getattr(value, "__module__", "")
+    loop = isinstance(value, type) and name in LOOPS
+    if not (tl.core.is_builtin(value) or loop) or not str(module).startswith("triton.language."):
         return []
-    return [value.__name__] if hasattr(tl, value.__name__) else ["math", value.__name__]
+    return [name] if hasattr(tl, name) else ["math", name] if hasattr(tl.math, name) else []
 
 
 def _is_plain(value) -> bool:
