@@ -32,7 +32,7 @@ def attempt(exercise: Exercise, call: Call, function: Callable, computed: Counte
     beside: Counter[str] = Counter()
     answer = calling.call(called if computed is None else counting(called, computed, beside), args)
     told = {"error": answer.error, "where": answer.where, "launches": answer.launches, "seconds": answer.seconds}
-    outcome = Outcome(**told, made=beside["made"], multiplied=beside["multiplied"])
+    outcome = Outcome(**told, **beside)
     if answer.error:
         return outcome
     try:

@@ -113,6 +113,7 @@ def read_once(cells: tuple) -> None:
 
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         reading.suspicious(cells)
+        reading.replacing(cells)
 
 
 def out_of_a_zip(data: bytes, name: str) -> tuple[bytes, list[str]]:

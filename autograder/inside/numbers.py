@@ -1,4 +1,4 @@
-"""Inside the sandbox: how many numbers the operators that an exercise allows work on, a kind at a time.
+"""Inside the sandbox: how many numbers the operators that an exercise allows work on, and how many others move.
 
 Every function can be put together from products of single numbers, which are the diagonal of a column times a row, and
 from the gradient of a norm, which multiplies number by number too. That takes many times the numbers that the products
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from autograder.inside.calling import Found
 
@@ -48,3 +49,12 @@ def multiplications(func, args: Sequence, kwargs: Mapping, made: object) -> int:
     given = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | dict(kwargs)
     first = next(given[name] for name in FACTORS if name in given)
     return made.numel() * (first.shape[-1] if first.dim() else 1)
+
+
+def moved(func, args: Sequence, kwargs: Mapping, made: object) -> tuple[int, bool]:
+    """How many tensors an operator that moves numbers is given, one at least, and whether they get another type."""
+    given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    kinds = {one.dtype for one in given}
+    if func._schema.name == "aten::_to_copy" and isinstance(made, torch.Tensor):
+        kinds.add(made.dtype)
+    return max(1, len(given)), len(kinds) > 1

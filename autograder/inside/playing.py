@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import base64
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch.utils._pytree import tree_leaves
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autograder.inside.kernels import Text
-from autograder.inside.numbers import Numbers, multiplications
+from autograder.inside.numbers import Numbers, moved, multiplications
 from autograder.inside.recording import FRESH, MOVES, is_kernel
 from autograder.inside.wire import TYPES
 from course_lib import device
@@ -37,7 +39,8 @@ class Player:
         self.text = Text(cells)
         self.memories: dict[int, torch.Tensor] = {}  # of bytes
         self.allowed, self.numbers = MOVES, Numbers({})
-        self.made = self.multiplied = 0  # by a call: numbers in memory of its own, and by products of torch
+        # by a call: numbers in memory of its own, those of products of torch, and tensors that were moved or got a type
+        self.beside = Counter()
         if triton.knobs.runtime.interpret:
             from course_lib.interpreter import bounds
 
@@ -54,7 +57,7 @@ class Player:
     ) -> Any:
         """What the recorded function returned, with the true values in it. most: numbers that `allowed` work on."""
         self.allowed, self.numbers = MOVES.union(allowed), Numbers(most)
-        self.made = self.multiplied = 0
+        self.beside = Counter()
         for number, slab in program["arguments"].items():
             self.memories[int(number)] = slabs[slab]
         for number, content in program["constants"].items():
@@ -79,8 +82,13 @@ class Player:
         if overload not in operators.overloads():
             raise ValueError(f"there is no operator {operator[:80]}")
         given, named = [*map(self._value, args)], {key: self._value(value) for key, value in kwargs.items()}
-        made = getattr(operators, overload)(*given, **named)
-        self.multiplied += multiplications(getattr(operators, overload), given, named, made)
+        func = getattr(operators, overload)
+        _no_value_is_a_size(func._schema, given, named)
+        made = func(*given, **named)
+        self.beside["multiplied"] += multiplications(func, given, named, made)
+        if f"aten::{name}" in MOVES:
+            count, other_type = moved(func, given, named, made)
+            self.beside += {"moved": count, "cast": other_type}
         made = made if isinstance(made, tuple | list) else (made,)
         if f"aten::{name}" not in MOVES:
             self.numbers.count(name, (*given, *named.values(), *made))
@@ -89,7 +97,7 @@ class Player:
             if number is not None:
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
                 known = {one.data_ptr() for one in self.memories.values()}
-                self.made += tensor.numel() if whole.data_ptr() not in known else 0
+                self.beside["made"] += tensor.numel() if whole.data_ptr() not in known else 0
                 self.memories[number] = whole.fill_(NAN) if f"aten::{name}" in FRESH else whole
 
     def _launch(self, number: int, grid: list, args: list, kwargs: dict) -> None:
@@ -155,6 +163,15 @@ class Player:
         whole, dtype = self.memories[place["memory"]], TYPES[place["dtype"]]
         whole = whole[: whole.numel() // dtype.itemsize * dtype.itemsize]
         return whole.view(dtype).as_strided(place["shape"], place["stride"], place["at"])
+
+
+def _no_value_is_a_size(schema: torch.FunctionSchema, given: Sequence, named: Mapping) -> None:
+    """torch would take a tensor of one number for a size, a place or a number to fill with: what is moved where must
+    not hang on values."""
+    kinds = {one.name: str(one.type) for one in schema.arguments}
+    for name, value in (*zip(kinds, given, strict=False), *named.items()):
+        if "Tensor" not in kinds.get(name, "") and any(isinstance(one, torch.Tensor) for one in tree_leaves(value)):
+            raise TypeError(f"{name} of {schema.name} is a tensor, and no number")
 
 
 def _memory(size: int, alignment: int, stream: int | None) -> torch.Tensor:

@@ -42,8 +42,9 @@ from torch.utils._pytree import tree_leaves
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from autograder.inside import calling
-from autograder.inside.numbers import multiplications
+from autograder.inside.numbers import moved, multiplications
 from autograder.inside.wire import name_of
+from course_lib.interpreter.launch import is_running
 
 # Operators that make, move and fill memory: none computes, and what they do depends on no value.
 MOVES = {
@@ -258,7 +259,7 @@ class Recorder:
 
 def counting(function: Callable, strangers: Counter, beside: Counter) -> Callable:
     """The function, which counts the operators of torch that compute while it runs, as a recorder would, and tells how
-    many numbers in memory the others make, and how many multiplications, as a player would.
+    many numbers in memory the others make, how many multiplications and how many moves there are, as a player would.
     """
 
     def tell(func, args, kwargs, results) -> None:
@@ -267,6 +268,9 @@ def counting(function: Callable, strangers: Counter, beside: Counter) -> Callabl
         beside["multiplied"] += multiplications(func, args, kwargs, results)
         if func._schema.name in MOVES:
             beside["made"] += sum(one.numel() for one, is_new in zip(_tensors(results), new, strict=True) if is_new)
+            if not is_running():  # Triton's interpreter copies the arguments of each launch
+                count, other_type = moved(func, args, kwargs, results)
+                beside.update(moved=count, cast=other_type)
         elif _computes(func, results, new):
             strangers[func._schema.name] += 1
 

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections import Counter
 from typing import Any
 
 import torch
@@ -229,18 +230,18 @@ def played(player, order: dict, opened: Opened, descriptors: list[int]) -> dict:
     ends = list(itertools.accumulate(order["counts"]))
     parts = [opened.bytes[end - count : end] for end, count in zip(ends, order["counts"], strict=True)]
 
-    beside = [(0, 0)]
+    beside: Counter[str] = Counter()  # the most of any call
 
     def run() -> list:
         values = []
         for program, slabs, most in zip(order["programs"], parts, order["most"], strict=True):
             values.append(player.play(program, slabs, order["allowed"], most))
-            beside.append((player.made, player.multiplied))
+            beside.update(player.beside - beside)
         return values
 
     got = calling.call(run, ())
     report = {"error": got.error, "where": got.where, "launches": got.launches, "seconds": got.seconds, "answers": []}
-    report["made"], report["multiplied"] = map(max, zip(*beside, strict=True))
+    report["beside"] = dict(beside)
     at = 0
     for value in got.value or [] if order["wants"] else []:
         made = returned(value, order["wants"], descriptors, at)

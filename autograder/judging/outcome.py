@@ -38,6 +38,8 @@ class Outcome:
     launches: int = 0  # Triton kernels launched
     made: int = 0  # numbers in memory that it made beside its arguments
     multiplied: int = 0  # multiplications in products of torch
+    moved: int = 0  # tensors that it made, copied or filled beside its kernels
+    cast: int = 0  # those of them that got another type
     seconds: float = 0.0
     seen: dict | None = None  # what a profiler saw of the call, where one looked on
 

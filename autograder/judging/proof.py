@@ -50,6 +50,9 @@ VENDOR = re.compile(
 MANY = 16  # programs: when half of so many return early, an honest answer is neither right nor wrong throughout
 LEFT = {"threads": "thread", "processes": "process"}
 NAMES = 1000  # of operators, or of kernels, in one report; the worker's own holds 200 of each
+# Tensors that a call makes, copies or fills, and those of them that get another type. Right answers of the bank move 40
+# at the most, and 260 where the call is a whole model; 4 get another type.
+MOVED, OF_A_MODEL, CASTS = 100, {"capstone.tower": 600}, 8
 SMALL = 64  # bytes of tables that a recorded call brings along: a seed in memory, say
 FEW = 16  # elements of an output: so few cannot go wrong in part
 
@@ -344,17 +347,19 @@ def atomics_of(program: Mapping) -> list[tuple[str, int, str]]:
     found = [
         (str(one.get("cell"))[:80], one["line"] if _is_count(one.get("line")) else 0, why)
         for one in told
-        for bound in (one["names"].values() if isinstance(one.get("names"), dict) else ())
-        if isinstance(bound, dict) and (why := _adds(bound))
+        for name, bound in (one["names"].items() if isinstance(one.get("names"), dict) else ())
+        if isinstance(bound, dict) and (why := _adds(name, bound))
     ]
     steps = program.get("steps")
     launches = [step for step in steps if _is_launch(step)] if isinstance(steps, list) else []
     return found + [("a launch", 0, "adds in assembler") for step in launches if _is_ptx(step[3:])]
 
 
-def _adds(bound: Mapping) -> str:
-    name = str(bound.get("object"))
-    by_name = f"adds by {name[:80]}" if name.startswith("atomic_") else ""
+def _adds(name: str, bound: Mapping) -> str:
+    found = str(bound.get("object"))
+    if found == ptx.CALLED != name:
+        return "has another name for assembler"
+    by_name = f"adds by {found[:80]}" if found.startswith("atomic_") else ""
     return by_name or ("adds in assembler" if _is_ptx(bound) else "")
 
 
@@ -366,7 +371,12 @@ def _is_ptx(value: object) -> bool:
 
 
 def of_counts(exercise: Exercise, trials: Iterable[tuple]) -> str:
-    """Why a person should look at what calls made in memory beside their arguments, or let torch multiply, or ""."""
+    """Why a person should look at what calls made in memory beside their arguments, let torch multiply or moved, or "".
+
+    Copies compute when there are many: one to a boolean asks for zero, one to fewer bits shifts. And how many are made
+    can hang on numbers that the code around the kernels knows.
+    """
+    moves = OF_A_MODEL.get(exercise.name, MOVED)
     for case, call, outcome in trials:
         limits = exercise.scratch, exercise.multiplies
         held, most = (limit(call.args) if limit and call.args else math.inf for limit in limits)
@@ -376,6 +386,12 @@ def of_counts(exercise: Exercise, trials: Iterable[tuple]) -> str:
         if outcome.multiplied >= most:
             made = f"In \u201c{case.name}\u201d torch's products took {outcome.multiplied:,} multiplications"
             return f"{made}, and those that are torch's take fewer than {most:,}: the others are for kernels."
+        if outcome.moved > moves or outcome.cast > CASTS:
+            moved = f"it makes, copies or fills {outcome.moved:,} tensors beside its kernels, {outcome.cast:,} of them"
+            return (
+                f"In \u201c{case.name}\u201d {moved} into another type; more than {moves}, or {CASTS} into another "
+                "type, could compute."
+            )
     return ""
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+CALLED = "inline_asm_elementwise"
 ADDING = re.compile(r"\b(?:atom|red|multimem|cp\.reduce)\.")
 
 

@@ -6,6 +6,7 @@ As `reading.suspicious`, and like it, it sends a submission to a person and refu
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -26,8 +27,9 @@ DOING_IT_ALL = set(
 )
 # What brings numbers from elsewhere than the network: who hides them in a file needs one of these to read it.
 BRINGING = set(
-    """DataSource FileStore HashStore PrefixStore Store TCPStore fromregex genfromtxt imread load_npz loadtxt
-    open_memmap read_csv read_fwf read_html read_json read_table read_xml rendezvous""".split()
+    """DataSource FileStore HashStore PrefixStore Store TCPStore fromregex genfromtxt get_sample_data imread load_npz
+    loadtxt open_memmap rc_file rc_params_from_file read_csv read_fwf read_html read_json read_table read_xml
+    rendezvous""".split()
 )
 PAST_THE_NETWORK = tuple(
     f"torch.distributed.{part}" for part in "_composable algorithms checkpoint elastic nn optim rpc".split()
@@ -63,9 +65,45 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
         for cell, line, why in suspicious(cells)
         if not why.startswith(harmless) and why.partition(" ")[2] not in usual
     ]
-    meanings = meanings_of([tree for _, tree in trees])
+    meanings = meanings_of([tree for _, tree in trees], renamed=True)
+    modules = {name for _, tree in trees for name in _modules(tree)}
     told = {(cell.name, node.lineno, f"uses {name}") for cell, node in nodes for name in _elsewhere(node, meanings)}
+    told |= {
+        (cell.name, node.lineno, f"hands {name} on")
+        for cell, tree in trees
+        for node, name in _handed_on(tree, meanings, modules)
+    }
     return found + sorted(told)
+
+
+def _modules(tree: ast.AST) -> Iterator[str]:
+    """What `import` alone binds."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (part for one in node.names for part in (one.name, one.name.split(".")[0]))
+
+
+def _handed_on(tree: ast.AST, meanings: list[dict[str, str]], modules: set[str]) -> Iterator[tuple[ast.AST, str]]:
+    """Modules that are values: in a list, or as an argument, what is taken of them later has no name here."""
+    nodes = list(ast.walk(tree))
+    fine = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    fine |= {node.value for node in nodes if isinstance(node, ast.Assign) and _is_of_names(node)}
+    fine |= {node.args[0] for node in nodes if isinstance(node, ast.Call) and _asks_by_name(node)}
+    for node in nodes:
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in fine:
+            found = {dotted_of(node, m) for m in meanings}
+            yield from ((node, one) for one in found if one in modules or one in sys.modules)
+
+
+def _is_of_names(node: ast.Assign) -> bool:
+    """`dist = torch.distributed`: its new name means the same."""
+    return all(isinstance(target, ast.Name) for target in node.targets)
+
+
+def _asks_by_name(node: ast.Call) -> bool:
+    """`getattr(dist, "all_gather_into_tensor")`, and what asks whether it is there."""
+    asks = isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr") and len(node.args) > 1
+    return asks and isinstance(node.args[1], ast.Constant)
 
 
 def _of_os(nodes: list[ast.AST]) -> set[str]:
@@ -82,6 +120,8 @@ def _elsewhere(node: ast.AST, meanings: Iterable[dict[str, str]]) -> Iterator[st
     name = node.name if isinstance(node, ast.alias) else name_of(node)
     text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
     yield from (one for one in (name, text) if one in DOING_IT_ALL | BRINGING)
+    if text.startswith("/tmp"):
+        yield f"the file {text[:40]}"
     if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.distributed"):
         full = [f"{node.module}.{one.name}" for one in node.names]
         yield from (one for one in full if one.rpartition(".")[2].startswith("_") or one.startswith(PAST_THE_NETWORK))
@@ -89,7 +129,10 @@ def _elsewhere(node: ast.AST, meanings: Iterable[dict[str, str]]) -> Iterator[st
         yield from (one.name for one in node.names if one.name.startswith(PAST_THE_NETWORK))
     elif isinstance(node, ast.Attribute):
         yield from {one for m in meanings if (one := dotted_of(node, m)).startswith(PAST_THE_NETWORK)}
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        tables = any(dotted_of(node, m).startswith("pandas.read_") for m in meanings) and node.attr not in BRINGING
+        if node.attr == "load" or tables:
+            yield f".{node.attr}"
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr" and node.args:
         imported = {part for m in meanings for part in m}
         looked_up = node.args[1].value if len(node.args) > 1 and isinstance(node.args[1], ast.Constant) else None
         if root_of(node.args[0]) in imported and (looked_up is None or looked_up in TAKEN_BY_NAME):
@@ -104,4 +147,5 @@ def _own_attributes(nodes: Iterable[ast.AST]) -> set[str]:
             own.add(node.attr)
         elif isinstance(node, ast.ClassDef):
             own |= set().union(*map(bound_by, node.body))
-    return own - {*dir(torch.Tensor), *dir(torch.distributed.ProcessGroup), *vars(distributed_c10d)}
+    known = {*dir(torch.Tensor), *dir(torch.distributed.ProcessGroup)}
+    return own - known.union(*map(vars, (torch, torch._C, torch.distributed, distributed_c10d)))

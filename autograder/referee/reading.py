@@ -322,6 +322,7 @@ def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
             inside = list(ast.walk(node))
             atomic |= {(cell.name, one.lineno, f"adds by {name_of(one)}") for one in inside if _is_atomic(one)}
             atomic |= {(cell.name, one.lineno, "adds in assembler") for one in inside if _is_ptx(one)}
+            atomic |= {(cell.name, one.lineno, "puts assembler together") for one in inside if _is_put_together(one)}
             more = {name_of(one) for one in inside} - called
             called |= more
             todo += more
@@ -356,6 +357,15 @@ def _is_atomic(node: ast.AST) -> bool:
 
 def _is_ptx(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and ptx.adds(node.value)
+
+
+def _is_put_together(node: ast.AST) -> bool:
+    """Assembler that is not one string, or a string that is put together and may become assembler."""
+    if isinstance(node, ast.Call) and name_of(node.func) == ptx.CALLED:
+        texts = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "asm")]
+        return not all(isinstance(one, ast.Constant) for one in texts)
+    parts = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
+    return any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in parts)
 
 
 def _parsed(cell: Cell) -> ast.Module:
@@ -473,10 +483,10 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
     pythons = _pythons(tree) - aliases.keys()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name))
+            yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name, True))
         elif isinstance(node, ast.ImportFrom):
             full = [f"{node.module or ''}.{one.name}" for one in node.names]
-            yield from ((node, f"imports {name}") for name in full if node.level or _is_foreign(name))
+            yield from ((node, f"imports {name}") for name in full if node.level or _is_foreign(name, True))
         elif isinstance(node, ast.Name) and node.id in pythons:
             yield node, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
@@ -567,10 +577,11 @@ def _leads(dotted: str, allowed: frozenset[str]) -> bool:
     return dotted.rpartition(".")[2] in allowed or (bool(allowed) and dotted in parts)
 
 
-def _is_foreign(name: str) -> bool:
+def _is_foreign(name: str, imported: bool = False) -> bool:
     first, *others = name.split(".")
     return name not in HARMLESS and (
         first not in IMPORTS
+        or (imported and any(part.startswith("_") and not _is_a_dunder(part) for part in others))
         or not FOREIGN.isdisjoint(others)
         or any(name == part or name.startswith(part + ".") for part in PARTS)
     )

@@ -548,19 +548,22 @@ def held_by_others(held: Any = 0) -> int:
     return total - free - torch.cuda.memory_reserved() - DeviceSlab.held - (held if isinstance(held, int) else 0)
 
 
+COUNTED = "made", "multiplied", "moved", "cast"  # beside the kernels
+
+
 def outcome_of(report: dict) -> Outcome:
     """The part of a report that is about the call itself, forced into shape."""
     error, where = report.get("error"), report.get("where")
     launches, seconds, seen = report.get("launches"), report.get("seconds"), report.get("seen")
-    made, multiplied = report.get("made"), report.get("multiplied")
+    beside = report.get("beside") if isinstance(report.get("beside"), dict) else {}
+    counts = {name: count for name in COUNTED if isinstance(count := beside.get(name), int)}
     return Outcome(
         error=str(error)[:600] if error is not None else None,
         where=str(where)[:300] if where else None,
         launches=launches if isinstance(launches, int) else 0,
-        made=made if isinstance(made, int) else 0,
-        multiplied=multiplied if isinstance(multiplied, int) else 0,
         seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
         seen=seen if isinstance(seen, dict) else None,
+        **counts,
     )
 
 

@@ -407,6 +407,16 @@ def test_what_brings_numbers_past_the_network_is_pointed_at_among_ranks(line):
         "store = next(iter(dist.rendezvous('file:///tmp/x', 0, 2)))",
         "getattr(torch, 'load')('x')",
         "getattr(dist, 'all_' + name)(x)",
+        "tools = [torch]",
+        "t = torch\nuse(t)",
+        "use(torch.nn.parallel)",
+        "def f(self, dist=dist): self.dist = dist",
+        "held[0].load('x')",
+        "np.save('/tmp/x', a)",
+        "import matplotlib.cbook as c\nc.get_sample_data('x')",
+        "import pandas as pd\npd.read_stata('x')",
+        "class A:\n    _C = 1\nheld._C",
+        "f(**{'x': getattr()})\nheld.load('x')",
     ],
 )
 def test_a_name_in_a_string_and_a_private_part_that_is_imported_are_pointed_at_among_ranks(line):
@@ -424,6 +434,10 @@ def test_a_name_in_a_string_and_a_private_part_that_is_imported_are_pointed_at_a
         "class Wrapped:\n    def __getattr__(self, name):\n        return getattr(self.module, name)",
         "import traceback\ntry: f()\nexcept Exception: traceback.print_exc()",
         "import torch.distributed as dist\ngather = getattr(dist, 'all_gather_into_tensor', None)",
+        "import torch\ndist = torch.distributed\nready = hasattr(dist, 'all_reduce') and dist.is_initialized()",
+        "import torch.nn.functional as F\nact = F.relu\nlayers = [torch.nn.Linear, F.gelu]",
+        "def f(**options): return getattr(**options)",
+        "model.load_state_dict(state)\ndef load(bucket): return bucket.load_factor",
     ],
 )
 def test_what_people_write_beside_training_is_no_reason_to_look_among_ranks(text):
@@ -743,6 +757,16 @@ def test_a_kernel_that_adds_in_assembler_is_found():
     assert added((Cell("mine", ADDS.replace("tl.atomic_add(ptr, x)", asm)),), {"_first"}) == [
         ("mine", 6, "adds in assembler")
     ]
+
+
+@pytest.mark.parametrize(
+    "line", ["tl.inline_asm_elementwise('re' + 'd.x', x)", "asm(HEAD + TAIL, x)", "y = 'a' + x", "asm(asm=ONE)"]
+)
+def test_assembler_that_is_put_together_is_pointed_at(line):
+    text = ADDS.replace("tl.atomic_add(ptr, x)", line).replace("asm(", "tl.inline_asm_elementwise(")
+    assert added((Cell("mine", text),), {"_first"}) == [("mine", 6, "puts assembler together")]
+    whole = ADDS.replace("tl.atomic_add(ptr, x)", "tl.inline_asm_elementwise('mov' '.b32', x)")
+    assert added((Cell("mine", whole),), {"_first"}) == []
 
 
 @pytest.mark.parametrize(

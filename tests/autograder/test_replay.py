@@ -554,6 +554,48 @@ def test_a_player_multiplies_no_more_numbers_than_the_exercise_says():
         played({}, program | {"steps": 3 * program["steps"]}, *given, allowed=allowed, most={"products": 2 * 2600})
 
 
+def test_a_player_takes_no_tensor_for_a_number():
+    """Torch would: then a forged program could look a value up by padding a table by as much."""
+    x, n = torch.arange(4.0), torch.tensor([2])
+
+    def padded(x, n):
+        return torch.constant_pad_nd(x, [1, 0])
+
+    program = program_of(padded, x, n)[1]
+    assert played({}, program, x, n).tolist() == [0, 0, 1, 2, 3]
+    ((kind, operator, (given, _), named, numbers),) = program["steps"]
+    value = {"memory": 2, "dtype": "int64", "shape": [], "stride": [], "at": 0}
+    forged = [kind, operator, [given, {"items": [value, 0], "tuple": False}], named, numbers]
+    with pytest.raises(TypeError, match="pad of aten::constant_pad_nd is a tensor"):
+        played({}, program | {"steps": [forged]}, x, n)
+
+
+@pytest.mark.parametrize(
+    ("moves", "beside"),
+    [
+        (lambda x: x.clone(), (1, 0)),
+        (lambda x: x.to(torch.float16), (1, 1)),
+        (lambda x: x.new_empty(2, 3).copy_(x), (3, 0)),
+        (lambda x: torch.empty(2, 3, dtype=torch.bool).copy_(x), (3, 1)),
+        (lambda x: torch.cat([x[:1], x[1:], x]), (3, 0)),
+        (lambda x: [row.zero_() for row in x.view(-1)], (6, 0)),
+    ],
+)
+def test_what_is_moved_is_counted_by_a_player_and_by_a_check(moves, beside):
+    x, counted = torch.ones(2, 3), Counter()
+    recording.counting(moves, Counter(), counted)(x)
+    player = playing.Player({})
+    player.play(program_of(moves, x)[1], [x.reshape(-1).view(torch.uint8)])
+    assert [(one["moved"], one["cast"]) for one in (counted, player.beside)] == [beside] * 2
+
+
+def test_a_check_tells_of_moves_that_could_compute_before_grading_does():
+    one, entry = exercise.get("mlp.dropout"), find("mlp.dropout/cheats/mask_in_the_moves")
+    verdict = examine(one, bank.load(entry).dropout, 3, only="a vector")
+    assert all(case.right for case in verdict.cases) and verdict.points == 0
+    assert "tensors beside its kernels" in verdict.note and verdict.note.endswith("Grading asks a person.")
+
+
 def test_a_descriptor_that_a_kernel_makes_finds_memory_in_a_player_of_a_gpu():
     """Who called triton.set_allocator is not there."""
 
