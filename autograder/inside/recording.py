@@ -37,6 +37,7 @@ import torch
 import triton
 import triton.language as tl
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -56,6 +57,7 @@ MOVES = {
     """.split()
 }
 FRESH = {name for name in MOVES if "empty" in name}  # of which the content is nothing yet
+LOOKS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"}  # numbers that Python is told
 CONSTANTS = 1 << 22  # bytes of tables that no step has made
 STEPS = 20_000  # of one call
 REFUSALS = TypeError, ValueError, OverflowError
@@ -76,6 +78,7 @@ class Recorder:
         self._kernels: dict[Any, int] = {}
         self._program: dict[str, Any] = {}
         self._allowed: set[str] = MOVES
+        self._looked = False  # at numbers, after a launch
         self._one_by_one = threading.RLock()  # backward passes of a GPU launch from a thread of autograd's
 
     def record(
@@ -84,11 +87,13 @@ class Recorder:
         """The call's answer, and the program that its launches and moves are. allowed: operators that may compute."""
         program = {"arguments": {}, "constants": {}, "kernels": {}, "steps": [], "returned": None, "gone": []}
         self._program = program | {"fields": {}, "strangers": Counter(), "why_not": ""}
-        self._allowed = MOVES.union(allowed)
+        self._allowed, self._looked = MOVES.union(allowed), False
         for number, slab in enumerate(slabs):
             self._program["arguments"][self._new(slab.untyped_storage())] = number
-        with launches_go_to(self._launched), _Watch(self._called):
+        with launches_go_to(self._launched), _Watch(self._called), _Whole(self._program["strangers"]):
             answer = calling.call(function, args)
+        if answer.error is not None and self._looked:  # at what a kernel would have written
+            self._program["why_not"] = f"it looks at what a kernel wrote, and raised {answer.error}"[:300]
         if answer.error is None:
             self._attempt(lambda: self._program.update(returned=self._value(answer.value)))
         self._program["gone"] = self._forget()
@@ -99,6 +104,7 @@ class Recorder:
     def _called(self, func, args, kwargs, results) -> None:
         """An operator of torch has run."""
         name = func._schema.name
+        self._looked |= name in LOOKS and any(step[0] == "launch" for step in self._program["steps"])
         tensors = _tensors(results)
         new = [self._number(one) is None for one in tensors]
         if name not in self._allowed:
@@ -276,7 +282,7 @@ def counting(function: Callable, strangers: Counter, beside: Counter) -> Callabl
 
     @functools.wraps(function)
     def counted(*args):
-        with _Watch(tell):
+        with _Watch(tell), _Whole(strangers):
             return function(*args)
 
     return counted
@@ -306,6 +312,19 @@ class _Watch(TorchDispatchMode):
         results = func(*args, **(kwargs or {}))
         self.tell(func, args, kwargs or {}, results)
         return results
+
+
+class _Whole(TorchFunctionMode):
+    """Counts what a `_Watch` sees the parts of alone, as proof.MADE_OF takes it apart again."""
+
+    def __init__(self, counts: Counter):
+        super().__init__()
+        self.counts = counts
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.isfinite, torch.Tensor.isfinite):
+            self.counts["aten::isfinite"] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def _operator(func) -> str:

@@ -17,6 +17,7 @@ from autograder.inside.calling import quiet
 from autograder.judging.judge import Trial, case_verdict
 from autograder.judging.proof import broken, judge_work, merged, of_compiler, of_text, telling
 from autograder.judging.verdict import CaseVerdict, Verdict
+from autograder.referee import everyday
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.meeting import meeting
 from autograder.referee.reading import added, replacing, suspicious
@@ -75,7 +76,7 @@ def seen_from_within(room: Room, exercise: Exercise, verdict: Verdict, ranks: bo
     cells = room.submission.cells
     found = [*replacing(cells), *(meeting(cells) if ranks else ())]
     if exercise.kind == "kernel":
-        found += suspicious(cells, *entries(exercise))
+        found += everyday.without(suspicious(cells, *entries(exercise)), cells)
     text = of_text(sorted(set(found)))
     if not text:
         return verdict

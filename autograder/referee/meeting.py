@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch.distributed import distributed_c10d
 
+from autograder.referee import everyday
 from autograder.referee.leading import bound_by
 from autograder.referee.naming import dotted_of, meanings_of, name_of, root_of
 from autograder.referee.reading import Found, or_unreadable, suspicious, tree_of
@@ -20,7 +21,7 @@ from autograder.referee.submission import Cell
 # Harmless here, and what torch has for the whole of an exercise
 AMONG_RANKS = (
     *("sets or deletes .", "uses getattr", "uses .register_hook", "uses torch._utils", "imports torch._utils"),
-    *(f"defines __{name}__" for name in "eq ge getattr gt hash le lt ne".split()),
+    *(f"defines __{name}__" for name in "eq ge getattr gt le lt ne".split()),
 )
 DOING_IT_ALL = set(
     "DistributedDataParallel ZeroRedundancyOptimizer FullyShardedDataParallel fully_shard DistributedOptimizer".split()
@@ -35,19 +36,7 @@ PAST_THE_NETWORK = tuple(
     f"torch.distributed.{part}" for part in "_composable algorithms checkpoint elastic nn optim rpc".split()
 )
 TAKEN_BY_NAME = {"_C", "load", "os", "save", "sys", "utils"}
-NOTES_AND_DATA = set("datetime logging traceback datetime.datetime datetime.timedelta".split()) | {
-    f"{module}.{part}"
-    for module, parts in {
-        "datetime.datetime": "fromtimestamp now strptime utcnow",
-        "logging": "DEBUG ERROR INFO WARNING Logger basicConfig debug error exception getLogger info warning",
-        "traceback": "format_exc print_exc",
-        "torch": "profiler",
-        "torch.profiler": "ProfilerActivity profile record_function",
-        "torch.profiler.ProfilerActivity": "CPU CUDA",
-        "torch.utils.data": "DataLoader DistributedSampler Dataset TensorDataset",
-    }.items()
-    for part in parts.split()
-}
+DATA = {f"torch.utils.data.{part}" for part in "DataLoader DistributedSampler Dataset TensorDataset".split()}
 
 
 @or_unreadable
@@ -59,12 +48,7 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
     trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := tree_of(cell))]
     nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree)]
     harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
-    usual = NOTES_AND_DATA | _of_os([node for _, node in nodes])
-    found = [
-        (cell, line, why)
-        for cell, line, why in suspicious(cells)
-        if not why.startswith(harmless) and why.partition(" ")[2] not in usual
-    ]
+    found = [one for one in everyday.without(suspicious(cells), cells, DATA) if not one[2].startswith(harmless)]
     meanings = meanings_of([tree for _, tree in trees], renamed=True)
     modules = {name for _, tree in trees for name in _modules(tree)}
     told = {(cell.name, node.lineno, f"uses {name}") for cell, node in nodes for name in _elsewhere(node, meanings)}
@@ -104,14 +88,6 @@ def _asks_by_name(node: ast.Call) -> bool:
     """`getattr(dist, "all_gather_into_tensor")`, and what asks whether it is there."""
     asks = isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr") and len(node.args) > 1
     return asks and isinstance(node.args[1], ast.Constant)
-
-
-def _of_os(nodes: list[ast.AST]) -> set[str]:
-    """What is said of `os` where it is asked for settings only: `os.environ["LOCAL_RANK"]`."""
-    asked = {"os.environ", "os.getenv", "os.cpu_count"}
-    found = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node) in asked]
-    known = [node for node in nodes if isinstance(node, ast.Name) and node.id == "os"]
-    return {"os", "os.environ.get", *asked} if len(found) == len(known) else set()
 
 
 def _elsewhere(node: ast.AST, meanings: Iterable[dict[str, str]]) -> Iterator[str]:

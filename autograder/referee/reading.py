@@ -31,8 +31,8 @@ IMPORTS = set(
 # What people import and never use. torch has imported each of these before any cell runs, so the import itself only
 # binds a name. Who can look a name up that the text does not hold can look `torch.os` up as well.
 BOUND_ONLY = set(
-    """argparse csv datetime glob inspect io logging os pathlib pickle platform shutil sys tempfile timeit traceback
-    uuid""".split()
+    """argparse csv datetime glob inspect io logging os pathlib pickle platform shutil subprocess sys tempfile timeit
+    traceback uuid""".split()
 )
 OF_THE_GRADER = tuple(
     f"autograder.{part}" for part in "bank call classroom exercise exercises inside judging live referee".split()
@@ -68,8 +68,9 @@ PARTS = (
 # of the above, what answers have a use for
 HARMLESS = set(
     """numpy.prod operator.mul torch.utils.checkpoint.checkpoint triton.runtime.driver.active.get_active_torch_device
-    triton.runtime.driver.active.utils.get_device_properties triton.tools.tensor_descriptor.TensorDescriptor
-    triton.tools.tensor_descriptor.TensorDescriptor.from_tensor types.SimpleNamespace""".split()
+    triton.runtime.driver.active.get_current_target triton.runtime.driver.active.utils.get_device_properties
+    triton.tools.tensor_descriptor.TensorDescriptor triton.tools.tensor_descriptor.TensorDescriptor.from_tensor
+    types.SimpleNamespace""".split()
 )
 PUBLIC = "torch._foreach_"  # in torch's documentation, whatever its name says
 OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch

@@ -113,7 +113,8 @@ def _patch_casts(builder) -> None:
 
 
 def _patch_arithmetic(builder) -> None:
-    """Where numpy and the hardware differ: NaN in minima, fused multiply-add, the high half of a product."""
+    """Where numpy and the hardware differ: NaN in minima, fused multiply-add, the high half of a product; and the type
+    of a comparison, which was that of what is compared: of one number spread over a block, it was a number again."""
 
     def unsigned_product(original):
         def umulhi(self, lhs, rhs):
@@ -145,6 +146,12 @@ def _patch_arithmetic(builder) -> None:
     def fma(self, x, y, z):
         return _handle(gpu.fma(x.data, y.data, z.data), z.dtype.scalar)
 
+    def compared(original):
+        return lambda self, lhs, rhs: _handle(original(self, lhs, rhs).data, tl.int1)
+
+    for name in dir(builder):
+        if name.startswith(("create_icmp", "create_fcmp")):
+            replace(builder, name, compared)
     replace(builder, "create_minnumf", binary(np.fmin))
     replace(builder, "create_maxnumf", binary(np.fmax))
     replace(builder, "create_fma", lambda _: fma)

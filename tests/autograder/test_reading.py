@@ -10,7 +10,7 @@ import pytest
 
 from autograder.bank import entries, find
 from autograder.exercise import UNITS, get, of_unit
-from autograder.referee import reading
+from autograder.referee import everyday, reading
 from autograder.referee.audit import entries as entries_of
 from autograder.referee.meeting import meeting
 from autograder.referee.reading import BOUND_ONLY, IMPORTS, added, replacing, suspicious
@@ -96,7 +96,7 @@ ANYWHERE = {
     "from . import os": "os",
     "from os import path\ndef f(): return path": "os",
     "import sys as s\ns": "sys",
-    "import subprocess, math": "subprocess",
+    "import subprocess, math\nsubprocess.run('x')": "subprocess",
     "import gc": "gc",
     "import inspect\ninspect.getsource(f)": "inspect",
     "import _thread": "_thread",
@@ -447,6 +447,23 @@ def test_what_people_write_beside_training_is_no_reason_to_look_among_ranks(text
 @pytest.mark.parametrize("text", ["import os\nos.environ['A'] = os.popen('date').read()", "import logging.config"])
 def test_what_leads_on_from_there_is_one(text):
     assert meeting((Cell("mine", text),))
+
+
+EVERYDAY = {
+    "import gc, torch\ngc.collect()\ntorch.cuda.empty_cache()": "import gc\ngc.collect()\ngc.get_objects()",
+    "import sys\nprint(sys.version)\nsys.stdout.flush()": "import sys\nsys.stdout.buffer.raw",
+    "import timeit\nprint(timeit.timeit(lambda: f(), number=3))": "import timeit\ntimeit.repeat('f()')",
+    "import os\nn = os.cpu_count()": "import os\nos.cpu_count, os.popen",
+    "from IPython.display import display\ndisplay(1)": "from IPython.display import Image",
+    "import torch.utils.benchmark as benchmark\nbenchmark.Timer('f', globals={'f': f}).timeit(3)": "import IPython",
+    "class State:\n    def __add__(self, o): return o\n    def __hash__(self): return 1": "def __getattr__(s, n): 1",
+}
+
+
+@pytest.mark.parametrize("text", EVERYDAY)
+def test_what_is_everyday_is_no_reason_to_look_where_a_probe_looks_on_and_what_leads_further_is(text):
+    for cells, left in ((Cell("a", text),), False), ((Cell("a", EVERYDAY[text]),), True):
+        assert suspicious(cells) and bool(everyday.without(suspicious(cells), cells)) == left
 
 
 def test_functions_that_try_a_kernel_out_are_no_reason_to_look():

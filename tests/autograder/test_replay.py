@@ -97,12 +97,41 @@ def test_looking_at_values_is_allowed_and_tells_nothing(how):
 
 
 @needs_bubblewrap
+def test_asking_whether_arguments_are_finite_is_allowed():
+    """torch runs three operators for it, two of which compute."""
+    looks = "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    assert x.isfinite().all()\n    _axpy(a, x, y, out)\n"
+    verdict = judged(RIGHT + looks)
+    assert (verdict.points, verdict.note) == (AXPY.points, "")
+    computes = looks.replace("x.isfinite().all()", "x.isfinite().all() and (x.abs() * x).abs() is not None")
+    assert "`aten::mul`" in judged(RIGHT + computes).note
+
+
+@needs_bubblewrap
+def test_who_raises_at_what_a_kernel_wrote_waits_for_a_person_and_loses_nothing():
+    """Where a call is recorded its kernels have not run: an answer that tests its output is right all the same."""
+    looks = "\n_axpy = axpy\ndef axpy(a, x, y, out):\n    _axpy(a, x, y, out)\n    assert not torch.isnan(out).any()\n"
+    verdict = judged(f"import torch\n{RIGHT}{looks}")
+    assert (verdict.points, verdict.held) == (0, AXPY.points) and "it looks at what a kernel wrote" in verdict.note
+    wrong = judged(f"import torch\n{RIGHT}{looks}".replace("a * x + y", "a * x - y"))
+    assert (wrong.points, wrong.held) == (0, 0)
+
+
+@needs_bubblewrap
 def test_functions_of_the_language_may_be_imported_by_name():
     source = "from triton.language import arange, load as read, program_id, store\n" + RIGHT
     for name, called in {"arange": "arange", "load": "read", "program_id": "program_id", "store": "store"}.items():
         source = source.replace(f"tl.{name}(", f"{called}(")
     assert "read(" in source and "tl.load" not in source
     assert judged(source).points == AXPY.points
+
+
+@needs_bubblewrap
+def test_a_kernel_may_call_its_own_by_names_of_python():
+    """Everyday code: `max = tl.max(x, 0)`, or an argument that is called len."""
+    source = RIGHT.replace(
+        "mask = offs < n", "len = n + 0\n    min, max = 0, len\n    mask = (offs < max) & (offs >= min)"
+    )
+    assert "min, max" in source and judged(source).points == AXPY.points
 
 
 @needs_bubblewrap
@@ -218,7 +247,7 @@ def test_a_way_into_the_player_that_there_was_earns_nothing(way):
 
 
 @needs_bubblewrap
-def test_who_says_in_the_players_words_that_a_kernel_is_none_is_just_wrong():
+def test_who_says_in_the_players_words_that_a_kernel_is_none_waits_for_a_person_at_best():
     """An answer that knows by its own kernel whether values are true, and computes then by itself."""
     source = (
         RIGHT
@@ -234,7 +263,9 @@ def axpy(a, x, y, out):
 """
     )
     verdict = judged("import torch\n" + source)
-    assert (verdict.points, verdict.held) == (0, 0)
+    assert verdict.points == 0 and "uses torch.from_numpy beside a kernel" in verdict.note
+    unseen = judged("import torch\n" + source.replace("if out.isnan().any():", "if len(out):"))
+    assert (unseen.points, unseen.held) == (0, 0)
 
 
 @needs_bubblewrap

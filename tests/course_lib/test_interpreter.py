@@ -387,6 +387,24 @@ def test_the_mask_of_a_short_block_may_hold_a_comparison_of_numbers():
     assert x.item() == 1.0
 
 
+@triton.jit
+def _of_a_number(out_ptr, x_ptr, p, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    none, empty = p == 0.0, tl.max(x, 0) == -float("inf")
+    tl.store(out_ptr + offs, tl.where((x >= p) | none, x, 0.0), mask=~empty)
+    tl.store(out_ptr + BLOCK + offs, none.to(tl.float32) + (x > 0), mask=(offs < BLOCK) & (x == x))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_a_comparison_of_one_float_is_combined_with_a_block(p):
+    x = torch.linspace(-1, 1, 16)
+    out = torch.full((2, 16), torch.nan)
+    _of_a_number[(1,)](out, x, p, BLOCK=16)
+    want = torch.where((x >= p) | (p == 0.0), x, 0.0), (x > 0) + float(p == 0.0)
+    assert torch.equal(out, torch.stack(want))
+
+
 _FACTOR = tl.constexpr(2.0)
 
 
