@@ -323,7 +323,10 @@ def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
             inside = list(ast.walk(node))
             atomic |= {(cell.name, one.lineno, f"adds by {name_of(one)}") for one in inside if _is_atomic(one)}
             atomic |= {(cell.name, one.lineno, "adds in assembler") for one in inside if _is_ptx(one)}
-            atomic |= {(cell.name, one.lineno, "puts assembler together") for one in inside if _is_put_together(one)}
+            own = {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+            atomic |= {
+                (cell.name, one.lineno, "puts assembler together") for one in inside if _is_put_together(one, own)
+            }
             more = {name_of(one) for one in inside} - called
             called |= more
             todo += more
@@ -360,11 +363,13 @@ def _is_ptx(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and ptx.adds(node.value)
 
 
-def _is_put_together(node: ast.AST) -> bool:
-    """Assembler that is not one string, or a string that is put together and may become assembler."""
+def _is_put_together(node: ast.AST, own: set[str]) -> bool:
+    """Assembler that is neither one string nor a name from outside, whose value a program tells, or a string that is
+    put together and may become assembler. own: what the kernel names itself."""
     if isinstance(node, ast.Call) and name_of(node.func) == ptx.CALLED:
         texts = [*node.args[:1], *(one.value for one in node.keywords if one.arg == "asm")]
-        return not all(isinstance(one, ast.Constant) for one in texts)
+        outside = (isinstance(one, ast.Name) and one.id not in own for one in texts)
+        return not all(isinstance(one, ast.Constant) or told for one, told in zip(texts, outside, strict=True))
     parts = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
     return any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in parts)
 

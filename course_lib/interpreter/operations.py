@@ -152,6 +152,14 @@ def _patch_arithmetic(builder) -> None:
     for name in dir(builder):
         if name.startswith(("create_icmp", "create_fcmp")):
             replace(builder, name, compared)
+
+    def assembler(self, *args):
+        raise NotImplementedError(
+            "assembler does not run in Triton's interpreter, and without a GPU kernels run there: write it with what tl "
+            "has, or run this kernel on a GPU"
+        )
+
+    replace(builder, "create_inline_asm", lambda _: assembler)
     replace(builder, "create_minnumf", binary(np.fmin))
     replace(builder, "create_maxnumf", binary(np.fmax))
     replace(builder, "create_fma", lambda _: fma)

@@ -777,13 +777,14 @@ def test_a_kernel_that_adds_in_assembler_is_found():
 
 
 @pytest.mark.parametrize(
-    "line", ["tl.inline_asm_elementwise('re' + 'd.x', x)", "asm(HEAD + TAIL, x)", "y = 'a' + x", "asm(asm=ONE)"]
+    "line", ["asm('re' + 'd.x', x)", "asm(HEAD + TAIL, x)", "y = 'a' + x", "one = A + B; asm(asm=one)"]
 )
 def test_assembler_that_is_put_together_is_pointed_at(line):
     text = ADDS.replace("tl.atomic_add(ptr, x)", line).replace("asm(", "tl.inline_asm_elementwise(")
     assert added((Cell("mine", text),), {"_first"}) == [("mine", 6, "puts assembler together")]
-    whole = ADDS.replace("tl.atomic_add(ptr, x)", "tl.inline_asm_elementwise('mov' '.b32', x)")
-    assert added((Cell("mine", whole),), {"_first"}) == []
+    for whole in ("'mov' '.b32'", "TEXT"):
+        fine = ADDS.replace("tl.atomic_add(ptr, x)", f"tl.inline_asm_elementwise({whole}, x)")
+        assert added((Cell("mine", fine),), {"_first"}) == []
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,12 @@ def test_libdevice_is_refused_in_words(library):
 
 
 @interpreter_only
+def test_assembler_is_refused_in_words():
+    with pytest.raises(Exception, match="assembler does not run in Triton's interpreter"):
+        elementwise("tl.inline_asm_elementwise('mov.b32 $0, $1;', '=r,r', [x], tl.float32, True, 1)", torch.ones(16))
+
+
+@interpreter_only
 def test_a_masked_lane_without_other_is_not_a_convenient_zero():
     text = (
         "def kernel(out_ptr, x_ptr, n, BLOCK: tl.constexpr):\n    offs = tl.arange(0, BLOCK)\n"
