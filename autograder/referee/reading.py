@@ -324,9 +324,8 @@ def added(cells: tuple[Cell, ...], kernels: set[str]) -> Found:
             atomic |= {(cell.name, one.lineno, f"adds by {name_of(one)}") for one in inside if _is_atomic(one)}
             atomic |= {(cell.name, one.lineno, "adds in assembler") for one in inside if _is_ptx(one)}
             own = {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-            atomic |= {
-                (cell.name, one.lineno, "puts assembler together") for one in inside if _is_put_together(one, own)
-            }
+            made = (one for one in inside if _is_put_together(one, own))
+            atomic |= {(cell.name, one.lineno, "puts assembler together") for one in made}
             more = {name_of(one) for one in inside} - called
             called |= more
             todo += more

@@ -155,8 +155,8 @@ def _patch_arithmetic(builder) -> None:
 
     def assembler(self, *args):
         raise NotImplementedError(
-            "assembler does not run in Triton's interpreter, and without a GPU kernels run there: write it with what tl "
-            "has, or run this kernel on a GPU"
+            "assembler does not run in Triton's interpreter, and without a GPU kernels run there: write it with what "
+            "tl has, or run this kernel on a GPU"
         )
 
     replace(builder, "create_inline_asm", lambda _: assembler)
