@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from autograder.referee.reading import Found, tree_of
 from autograder.referee.submission import Cell
 
-NOTES = set("datetime logging traceback datetime.datetime datetime.timedelta torch.utils.benchmark".split()) | {
+NOTES = set("datetime logging traceback datetime.datetime datetime.timedelta".split()) | {
     f"{module}.{part}"
     for module, parts in {
         "IPython.display": "HTML Markdown clear_output display",
@@ -19,7 +19,6 @@ NOTES = set("datetime logging traceback datetime.datetime datetime.timedelta tor
         "torch": "profiler",
         "torch.profiler": "ProfilerActivity profile record_function",
         "torch.profiler.ProfilerActivity": "CPU CUDA",
-        "torch.utils.benchmark": "Compare Timer",
     }.items()
     for part in parts.split()
 }
@@ -30,6 +29,7 @@ ALONE = {
     "sys": ("sys.argv", "sys.stdout", "sys.version", "sys.version_info"),
     "timeit": ("timeit.default_timer", "timeit.timeit"),
 }
+TIMER = {f"torch.utils.benchmark{part}" for part in ("", ".Compare", ".Timer")}  # it also runs C++: `language`
 CALLED = {"os.environ.get", "sys.stdout.flush", "sys.stdout.write"}
 OPERATORS = tuple(
     f"defines __{name}__"
@@ -42,6 +42,8 @@ def without(found: Found, cells: Iterable[Cell], also: Iterable[str] = ()) -> Fo
     """What a reading found, less what is everyday. also: names that are harmless too."""
     nodes = [node for cell in cells if (tree := tree_of(cell)) for node in ast.walk(tree)]
     usual = NOTES.union(also, *(_of(module, nodes) for module in ALONE))
+    if not any(isinstance(node, ast.keyword) and node.arg in (None, "language") for node in nodes):
+        usual |= TIMER
     return [
         (cell, line, why)
         for cell, line, why in found
@@ -54,4 +56,4 @@ def _of(module: str, nodes: list[ast.AST]) -> set[str]:
     asked = ALONE[module]
     found = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node) in asked]
     known = [node for node in nodes if isinstance(node, ast.Name) and node.id == module]
-    return {module, f".{module}", *asked, *CALLED} if len(found) == len(known) else set()
+    return {module, *asked, *CALLED} if len(found) == len(known) else set()

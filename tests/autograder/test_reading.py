@@ -455,7 +455,10 @@ EVERYDAY = {
     "import timeit\nprint(timeit.timeit(lambda: f(), number=3))": "import timeit\ntimeit.repeat('f()')",
     "import os\nn = os.cpu_count()": "import os\nos.cpu_count, os.popen",
     "from IPython.display import display\ndisplay(1)": "from IPython.display import Image",
-    "import torch.utils.benchmark as benchmark\nbenchmark.Timer('f', globals={'f': f}).timeit(3)": "import IPython",
+    "import torch.utils.benchmark as benchmark\nbenchmark.Timer('f', globals={'f': f}).timeit(3)": (
+        "from torch.utils.benchmark import Timer\nTimer('x', language='c++')"
+    ),
+    "from datetime import datetime\nprint(datetime.now())": "import torch\nheld = torch.os",
     "class State:\n    def __add__(self, o): return o\n    def __hash__(self): return 1": "def __getattr__(s, n): 1",
 }
 
