@@ -19,7 +19,7 @@ from autograder.judging.proof import broken, judge_work, merged, of_compiler, of
 from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.referee import everyday
 from autograder.referee.ablation import emptied, halved, not_found
-from autograder.referee.meeting import meeting
+from autograder.referee.meeting import handed_on, meeting
 from autograder.referee.reading import added, replacing, suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
@@ -76,7 +76,7 @@ def seen_from_within(room: Room, exercise: Exercise, verdict: Verdict, ranks: bo
     cells = room.submission.cells
     found = [*replacing(cells), *(meeting(cells) if ranks else ())]
     if exercise.kind == "kernel":
-        found += everyday.without(suspicious(cells, *entries(exercise)), cells)
+        found += [*everyday.without(suspicious(cells, *entries(exercise)), cells), *handed_on(cells)]
     text = of_text(sorted(set(found)))
     if not text:
         return verdict

@@ -12,7 +12,7 @@ from autograder.referee.submission import Cell
 NOTES = set("datetime logging traceback datetime.datetime datetime.timedelta".split()) | {
     f"{module}.{part}"
     for module, parts in {
-        "IPython.display": "HTML Markdown clear_output display",
+        "IPython.display": "clear_output display",
         "datetime.datetime": "fromtimestamp now strptime utcnow",
         "logging": "DEBUG ERROR INFO WARNING Logger basicConfig debug error exception getLogger info warning",
         "traceback": "format_exc print_exc",
@@ -27,9 +27,9 @@ ALONE = {
     "gc": ("gc.collect",),
     "os": ("os.environ", "os.getenv", "os.cpu_count"),
     "sys": ("sys.argv", "sys.stdout", "sys.version", "sys.version_info"),
-    "timeit": ("timeit.default_timer", "timeit.timeit"),
+    "timeit": ("timeit.default_timer",),
 }
-TIMER = {f"torch.utils.benchmark{part}" for part in ("", ".Compare", ".Timer")}  # it also runs C++: `language`
+FILES = {None, "filename", "handlers", "stream"}  # by which logging writes to a file
 CALLED = {"os.environ.get", "sys.stdout.flush", "sys.stdout.write"}
 OPERATORS = tuple(
     f"defines __{name}__"
@@ -42,8 +42,8 @@ def without(found: Found, cells: Iterable[Cell], also: Iterable[str] = ()) -> Fo
     """What a reading found, less what is everyday. also: names that are harmless too."""
     nodes = [node for cell in cells if (tree := tree_of(cell)) for node in ast.walk(tree)]
     usual = NOTES.union(also, *(_of(module, nodes) for module in ALONE))
-    if not any(isinstance(node, ast.keyword) and node.arg in (None, "language") for node in nodes):
-        usual |= TIMER
+    if any(isinstance(node, ast.keyword) and node.arg in FILES for node in nodes):
+        usual = {one for one in usual if not one.startswith("logging")}
     return [
         (cell, line, why)
         for cell, line, why in found
@@ -56,4 +56,5 @@ def _of(module: str, nodes: list[ast.AST]) -> set[str]:
     asked = ALONE[module]
     found = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node) in asked]
     known = [node for node in nodes if isinstance(node, ast.Name) and node.id == module]
-    return {module, *asked, *CALLED} if len(found) == len(known) else set()
+    renamed = any(isinstance(node, ast.alias) and node.name == module and node.asname for node in nodes)
+    return {module, *asked, *CALLED} if len(found) == len(known) and not renamed else set()

@@ -50,14 +50,21 @@ def meeting(cells: tuple[Cell, ...]) -> Found:
     harmless = (*AMONG_RANKS, *(f"uses .{name}, a private part" for name in _own_attributes(node for _, node in nodes)))
     found = [one for one in everyday.without(suspicious(cells), cells, DATA) if not one[2].startswith(harmless)]
     meanings = meanings_of([tree for _, tree in trees], renamed=True)
-    modules = {name for _, tree in trees for name in _modules(tree)}
     told = {(cell.name, node.lineno, f"uses {name}") for cell, node in nodes for name in _elsewhere(node, meanings)}
-    told |= {
+    return [*found, *sorted(told), *handed_on(cells)]
+
+
+@or_unreadable
+def handed_on(cells: tuple[Cell, ...]) -> Found:
+    """Modules that are values: in a list, or as an argument, what is taken of them later has no name here."""
+    trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := tree_of(cell))]
+    meanings = meanings_of([tree for _, tree in trees], renamed=True)
+    modules = {name for _, tree in trees for name in _modules(tree)}
+    return sorted(
         (cell.name, node.lineno, f"hands {name} on")
         for cell, tree in trees
-        for node, name in _handed_on(tree, meanings, modules)
-    }
-    return found + sorted(told)
+        for node, name in _values(tree, meanings, modules)
+    )
 
 
 def _modules(tree: ast.AST) -> Iterator[str]:
@@ -67,8 +74,8 @@ def _modules(tree: ast.AST) -> Iterator[str]:
             yield from (part for one in node.names for part in (one.name, one.name.split(".")[0]))
 
 
-def _handed_on(tree: ast.AST, meanings: list[dict[str, str]], modules: set[str]) -> Iterator[tuple[ast.AST, str]]:
-    """Modules that are values: in a list, or as an argument, what is taken of them later has no name here."""
+def _values(tree: ast.AST, meanings: list[dict[str, str]], modules: set[str]) -> Iterator[tuple[ast.AST, str]]:
+    """Where a module stands by itself, and is not given another name alone."""
     nodes = list(ast.walk(tree))
     fine = {node.value for node in nodes if isinstance(node, ast.Attribute)}
     fine |= {node.value for node in nodes if isinstance(node, ast.Assign) and _is_of_names(node)}

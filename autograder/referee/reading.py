@@ -121,7 +121,7 @@ REPLACING = BINDING | {"__builtins__", "__import__", "delattr"}
 REACHING = INNER | set(
     """__closure__ __code__ __defaults__ __import__ __loader__ __subclasses__ _getframe currentframe f_back f_builtins
     from_callable get_objects get_referents get_referrers modules register_callback setprofile setprofile_all_threads
-    settrace settrace_all_threads tb_frame tb_next""".split()
+    settrace settrace_all_threads tb_frame tb_next wrote""".split()
 )
 # Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
 QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction signature".split())

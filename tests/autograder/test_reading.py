@@ -449,15 +449,14 @@ def test_what_leads_on_from_there_is_one(text):
     assert meeting((Cell("mine", text),))
 
 
-EVERYDAY = {
+EVERYDAY = {  # and what leads further
     "import gc, torch\ngc.collect()\ntorch.cuda.empty_cache()": "import gc\ngc.collect()\ngc.get_objects()",
     "import sys\nprint(sys.version)\nsys.stdout.flush()": "import sys\nsys.stdout.buffer.raw",
-    "import timeit\nprint(timeit.timeit(lambda: f(), number=3))": "import timeit\ntimeit.repeat('f()')",
+    "import timeit\nprint(timeit.default_timer())": "import timeit\ntimeit.timeit('f()')",
     "import os\nn = os.cpu_count()": "import os\nos.cpu_count, os.popen",
-    "from IPython.display import display\ndisplay(1)": "from IPython.display import Image",
-    "import torch.utils.benchmark as benchmark\nbenchmark.Timer('f', globals={'f': f}).timeit(3)": (
-        "from torch.utils.benchmark import Timer\nTimer('x', language='c++')"
-    ),
+    "from IPython.display import display\ndisplay(1)": "from IPython.display import HTML\nHTML(filename='x').data",
+    "import logging\nlogging.info('x')": "import logging\nlogging.basicConfig(filename='x')",
+    "import gc\nprint(gc.collect())": "import gc as g\n[g][0].get_objects()",
     "from datetime import datetime\nprint(datetime.now())": "import torch\nheld = torch.os",
     "class State:\n    def __add__(self, o): return o\n    def __hash__(self): return 1": "def __getattr__(s, n): 1",
 }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from autograder.classroom.overview.answers import Answer
 
 LEAST_NODES = 60  # of a tree that is compared: shorter answers are alike because the exercise is short
+MOST_TOLD = 3_000_000  # names and values of all subtrees: a long lesson has a tenth; deeper ones are compared with none
 ALIKE = 0.9  # share of common parts
 COMMON = 0.1  # of the class with the same tree: then it is the usual way to write this
 FEW = 5  # so many may have copied it, whatever part of the class they are
@@ -71,7 +72,7 @@ def parts(source: str) -> Counter:
     tree = plain(source)
     if tree is None:
         return Counter()
-    found, own = Counter(), given(tree)
+    found, own, left = Counter(), given(tree), [MOST_TOLD]
 
     def visited(node: ast.AST) -> list[tuple[str, str]]:
         """What is told of a node and all within it, in order: whether it is replaced, and what it is."""
@@ -79,6 +80,9 @@ def parts(source: str) -> Counter:
         for child in ast.iter_child_nodes(node):
             told += visited(child)
         told.append(("", ")"))
+        left[0] -= len(told)
+        if left[0] < 0:
+            raise RecursionError
         first: dict[tuple[str, str], str] = {}
         text = [kind + first.setdefault((kind, what), str(len(first))) if kind else what for kind, what in told]
         found[hashlib.sha256(" ".join(text).encode(errors="replace")).hexdigest()[:12]] += 1
@@ -103,8 +107,12 @@ def _told(node: ast.AST, attributes: set[str], parameters: set[str]) -> list[tup
     if isinstance(node, ast.keyword):
         return [("keyword" if node.arg in parameters else "", str(node.arg))]
     if isinstance(node, ast.Constant):
-        return [("string", node.value)] if isinstance(node.value, str) else [("", repr(node.value))]
+        return [("string", node.value)] if isinstance(node.value, str) else [("", _written(node.value))]
     return []
+
+
+def _written(value: object) -> str:
+    return hex(value) if isinstance(value, int) else repr(value)  # Python writes no number of 5,000 digits in tens
 
 
 def likeness(one: Counter, other: Counter) -> float:

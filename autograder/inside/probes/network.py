@@ -104,7 +104,9 @@ class Pending:
             self._settle(here=False)
             return [place_ for place_, _ in self.comes]
 
-        return self.work.get_future().then(done)
+        future = self.work.get_future().then(done)
+        # On a GPU futures belong to streams, and who waits for one there does not stand still.
+        return future if any(place_.is_cuda for place_, _ in self.comes) else Waited(self, future)
 
     def is_completed(self) -> bool:
         done = self.work.is_completed()
@@ -127,6 +129,38 @@ class Pending:
 
     def __getattr__(self, name):
         return getattr(self.work, name)
+
+
+class Waited(torch.futures.Future):
+    """A future that tells when somebody stands still for it, or for what follows from it."""
+
+    def __init__(self, pending: Pending, future: torch.futures.Future):
+        super().__init__()
+        self.pending = pending
+        future.add_done_callback(self._pass_on)
+
+    def _pass_on(self, future: torch.futures.Future) -> None:
+        try:
+            self.set_result(future.value())
+        except Exception as error:
+            self.set_exception(error)
+
+    def wait(self) -> Any:
+        return self._here(super().wait)
+
+    def value(self) -> Any:
+        return self._here(super().value)
+
+    def done(self) -> bool:
+        return super().done() and self._here(super().done)
+
+    def _here(self, asks: Callable[[], Any]) -> Any:
+        answer = asks()
+        self.pending._settle()
+        return answer
+
+    def then(self, follows: Callable) -> torch.futures.Future:
+        return Waited(self.pending, super().then(follows))
 
 
 def _poison(tensor: torch.Tensor) -> None:

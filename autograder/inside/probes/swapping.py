@@ -6,6 +6,7 @@ Of one layer it also tells what ran: whether its weight was made whole, and whic
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -162,9 +163,11 @@ def _ran(layer: nn.Module, shape: Sequence[int], outputs: int, dtype: torch.dtyp
     library, with a whole weight; kept: of these, with one that was not made in this call. computed: did operators
     compute with as many numbers as the weight has? kernels: did a Triton kernel run?
     """
-    x = torch.ones(shape, dtype=dtype, device=DEVICE)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(random.SystemRandom().getrandbits(60))).to(
+        DEVICE, dtype
+    )
     with calling.counted_launches() as launches, _Weights(outputs, shape[-1]) as seen:
-        layer(x)
+        layer(x)  # on numbers like those that are judged, or a layer could tell the calls apart
     told = {"whole": seen.whole, "products": seen.products, "kept": seen.kept, "kernels": bool(launches)}
     return told | {"computed": seen.computed >= seen.least}
 

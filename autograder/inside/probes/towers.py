@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from autograder.inside.calling import Found
 from course_lib import torch_inside
 from course_lib.models.broken_tower import PATCH, Tower
 from course_lib.models.siglip.frame import unpacked
@@ -110,6 +112,7 @@ def captured(tower: torch.nn.Module, calls: Sequence[tuple[torch.Tensor, ...]], 
         return graphs[-1]
 
     first = 0
+    _no_mode_is_on()
     torch._dynamo.reset()
     silent = contextlib.redirect_stdout(io.StringIO())
     with settings(recompile_limit=64), silent, torch_inside.watch() as seen:
@@ -118,12 +121,20 @@ def captured(tower: torch.nn.Module, calls: Sequence[tuple[torch.Tensor, ...]], 
             for tensor in given:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
             result = fast(*given)
+            _no_mode_is_on()
             if type(result) is not torch.Tensor:  # anything else could compute after the graph
                 raise TypeError(f"expected a tensor, got {type(result).__name__}")
             kept.append(keep(result))
             first = first if number else len(graphs)
     ended = list(dict.fromkeys(row.reason[:300] for row in torch_inside.breaks(seen)))
     return Captured(kept, graphs, first, ended)
+
+
+def _no_mode_is_on() -> None:
+    """One that was entered and not left would answer in place of what is looked at."""
+    stacks = torch.overrides._get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
+    if any(stacks):
+        raise Found(f"a {type(max(stacks, key=len)[-1]).__name__} was entered and not left: a call leaves no mode on")
 
 
 # torch's own operators that take a function, and of which Dynamo captures that function as a graph too
