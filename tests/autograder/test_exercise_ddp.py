@@ -400,6 +400,19 @@ def test_a_check_uses_gloo_on_every_machine(monkeypatch):
     assert launched == ["gloo"] * len(RING.cases)
 
 
+@pytest.mark.parametrize("waits", [".wait()", ".then(lambda done: done.value()).wait()"])
+def test_who_waits_for_a_future_in_a_hook_waits_in_the_foreground(waits, tmp_path, monkeypatch):
+    source = bank.find("ddp.overlap/mistakes/waits_in_the_hook").source
+    changed = source.replace(
+        "dist.all_reduce(p.grad)\n", f"dist.all_reduce(p.grad, async_op=True).get_future(){waits}\n"
+    )
+    assert changed != source
+    names = {"__name__": "waiting"}
+    exec(changed, names)
+    verdict = examine(get("ddp.overlap"), names["Overlap"], seed=17, only="two ranks")
+    assert "they run in the foreground" in verdict.cases[0].why
+
+
 def test_with_nccl_calls_on_equally_many_ranks_share_their_processes(monkeypatch):
     """As on a machine with GPUs, and over gloo all the same."""
     launched = []

@@ -211,6 +211,19 @@ def scales(exponents, columns):
     return torch.exp2(exponents.float() - 133).repeat_interleave(32, 1)[:, :columns]
 
 
+def test_a_layer_that_tells_the_probes_call_from_others_is_found(monkeypatch):
+    """It was given ones, and a layer that ran a kernel for these alone multiplied with the library in all others."""
+    module = bank.load(bank.find("mx.linear/right/one_kernel"))
+    few = module.MXLinear.few
+
+    def chosen(self, x, rows):
+        return few(self, x, rows) if bool((x == 1).all()) else self.many(x)
+
+    monkeypatch.setattr(module.MXLinear, "few", chosen)
+    (wrong,) = examine(get("mx.linear"), module.swap_linears, seed=6, only="few rows").cases
+    assert "was the library's" in wrong.why
+
+
 @pytest.mark.parametrize(
     ("way", "case", "says"),
     [

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -152,6 +153,14 @@ def test_a_stub_is_no_answer_that_is_like_others(folder):
         notebook["metadata"][CODE]["cells"][-1] = ["roofline_softmax", stub + more]
         path.write_text(json.dumps(notebook))
         assert [one.source for one in answers.gathered(LESSON)[0]] == ["", ""]
+
+
+@pytest.mark.parametrize("answer", ["0x" + "f" * 4000, "f(" + "a," * 2000 + ")" + ".q" * 900])
+def test_an_answer_that_no_report_can_write_ends_no_report(answer):
+    """Python writes no number of more than 4,300 digits, and of deep trees the parts are as long as their depth."""
+    began = time.monotonic()
+    assert likeness.likeness(likeness.parts(f"{SOFTMAX}\nx = {answer}"), likeness.parts(SOFTMAX)) >= 0
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("other", ["one_block", "several_rows"])
