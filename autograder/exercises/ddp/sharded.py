@@ -29,6 +29,9 @@ from autograder.exercises.ddp.replicas import single
 from autograder.inside.probes.replicas import made
 
 MORE = 0.15  # of the whole state: room for parts that are whole parameters
+LEAST = (
+    0.6  # of it on all ranks together, where the optimizer keeps it; a shared weight has state once and counts twice
+)
 HOLDS = "of the state"
 
 
@@ -61,11 +64,12 @@ def oracle(args: Values) -> dict:
 
 
 def how(got: Sequence[Mapping], args: Values) -> str | None:
-    most = 1 / len(got) + MORE
-    for rank, report in enumerate(got):
-        held = float(report["value"]["held"])
+    most, shares = 1 / len(got) + MORE, [float(report["value"]["held"]) for report in got]
+    for rank, held in enumerate(shares):
         if args["model"] == "Deep" and not held <= most:
             return f"rank {rank} holds {held:.0%} {HOLDS}; at most {most:.0%} is asked for"
+    if sum(shares) < LEAST:
+        return f"all ranks together hold {sum(shares):.0%} {HOLDS}: what a step takes is to stay with the optimizer"
     return None
 
 
@@ -101,7 +105,7 @@ def _no_start(t) -> bool:
 
 def _too_much(e) -> list[float]:
     """The share of the state on each rank, in all cases in which it was too much, if that is all that is wrong."""
-    return [float(r["value"]["held"]) for t in e.failing for r in reports(t)] if said(HOLDS)(e) else []
+    return [float(r["value"]["held"]) for t in e.failing for r in reports(t)] if said(f"{HOLDS}; at most")(e) else []
 
 
 def _in_all(question) -> object:
