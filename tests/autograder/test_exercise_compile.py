@@ -17,7 +17,7 @@ from autograder.call.trial import hidden
 from autograder.exercise import get, of_unit
 from autograder.exercises.compile.break_even_mistakes import MINUTES, calls_until, mean_of_settled, totals
 from autograder.exercises.compile.guards_truth import Rule
-from autograder.inside.probes import backends, rewriting, towers
+from autograder.inside.probes import backends, rewriting, rotating, towers
 from autograder.judging.score import credit
 from autograder.referee import sandbox
 from autograder.referee.referee import Referee
@@ -424,3 +424,20 @@ def test_break_even_is_what_a_person_adds_up(eager, compiled, steps, calls):
     settled = [{shape: times[-1] for shape, times in way.items()} for way in (eager, compiled)]
     sums = [totals(way, usual, steps) for way, usual in zip((eager, compiled), settled, strict=True)]
     assert calls_until(*sums, steps) == calls
+
+
+def test_a_default_device_is_no_mode_that_was_left_on():
+    torch.set_default_device("cpu")
+    try:
+        towers._no_mode_is_on()
+        with torch.overrides.BaseTorchFunctionMode(), pytest.raises(ValueError, match="entered and not left"):
+            towers._no_mode_is_on()
+    finally:
+        torch.set_default_device(None)
+
+
+def test_what_is_kept_behind_more_objects_than_are_looked_at_is_an_error(monkeypatch):
+    monkeypatch.setattr(rotating, "MOST", 100)
+    assert len(list(rotating.reached([[] for _ in range(50)] + [torch.ones(1)]))) == 1
+    with pytest.raises(ValueError, match="objects hang on this answer"):
+        list(rotating.reached([torch.ones(1)] + [[] for _ in range(200)]))

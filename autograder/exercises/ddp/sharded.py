@@ -29,9 +29,7 @@ from autograder.exercises.ddp.replicas import single
 from autograder.inside.probes.replicas import made
 
 MORE = 0.15  # of the whole state: room for parts that are whole parameters
-LEAST = (
-    0.6  # of it on all ranks together, where the optimizer keeps it; a shared weight has state once and counts twice
-)
+LEAST = 0.6  # of it on all ranks together; a shared weight has state once, and counts twice in the whole
 HOLDS = "of the state"
 
 

@@ -163,9 +163,8 @@ def _ran(layer: nn.Module, shape: Sequence[int], outputs: int, dtype: torch.dtyp
     library, with a whole weight; kept: of these, with one that was not made in this call. computed: did operators
     compute with as many numbers as the weight has? kernels: did a Triton kernel run?
     """
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(random.SystemRandom().getrandbits(60))).to(
-        DEVICE, dtype
-    )
+    values = torch.Generator().manual_seed(random.SystemRandom().getrandbits(60))
+    x = torch.randn(shape, generator=values, device="cpu").to(DEVICE, dtype)
     with calling.counted_launches() as launches, _Weights(outputs, shape[-1]) as seen:
         layer(x)  # on numbers like those that are judged, or a layer could tell the calls apart
     told = {"whole": seen.whole, "products": seen.products, "kept": seen.kept, "kernels": bool(launches)}

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from autograder.inside.calling import Found
@@ -132,9 +133,10 @@ def captured(tower: torch.nn.Module, calls: Sequence[tuple[torch.Tensor, ...]], 
 
 def _no_mode_is_on() -> None:
     """One that was entered and not left would answer in place of what is looked at."""
-    stacks = torch.overrides._get_current_function_mode_stack(), _get_current_dispatch_mode_stack()
-    if any(stacks):
-        raise Found(f"a {type(max(stacks, key=len)[-1]).__name__} was entered and not left: a call leaves no mode on")
+    on = [*torch.overrides._get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    left = [type(mode).__name__ for mode in on if type(mode) is not DeviceContext]  # of torch.set_default_device
+    if left:
+        raise Found(f"a {left[-1]} was entered and not left: a call leaves no mode on")
 
 
 # torch's own operators that take a function, and of which Dynamo captures that function as a graph too
