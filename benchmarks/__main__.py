@@ -31,7 +31,7 @@ from course_lib.device import TIER, machine
 from course_lib.distributed import RankFailed
 
 ANYWHERE = ("dispatch", "grading", "collectives", "parallel")  # those that say something without a GPU too
-SEVERAL = ("collectives", "parallel", "multiprocessors")  # with GPUs, they need two
+SEVERAL = ("collectives", "parallel", "multiprocessors", "attention_in_ddp")  # with GPUs, they need two
 SECTIONS = (
     "autocast",
     "ceilings",
@@ -54,6 +54,7 @@ SECTIONS = (
     "collectives",
     "parallel",
     "multiprocessors",
+    "attention_in_ddp",
     "dispatch",
     "other_cards",
     "timing",

@@ -1,9 +1,11 @@
 """What the benchmarks of several ranks make of measured times, and that they time nothing that is wrong."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from benchmarks import collectives, multiprocessors, parallel, parallel_steps
+from benchmarks import attention_in_ddp, collectives, multiprocessors, parallel, parallel_steps
 from benchmarks.against import Red
 from course_lib.distributed import RankFailed, launch
 from course_lib.models.transformer import Sizes
@@ -172,6 +174,13 @@ def test_lost_time_is_what_products_lose_while_all_of_the_buffer_travels():
     product = rows["p beside an all-reduce of 1 GiB, g"]
     assert (product["slowed"], product["lost ms"], product["ended early"]) == (2.5, pytest.approx(2.4), True)
     assert rows["step, buckets"]["exposed ms"] == pytest.approx(4.25)
+
+
+def test_steps_with_attention_in_each_way_are_timed_with_sending_and_without():
+    setting = replace(TINY, sizes=Sizes(32, 8, 32, 2, 1))  # our attention takes heads of 16 columns and more
+    rows = by_name(attention_in_ddp.rows(launch(attention_in_ddp.measured, 2, "gloo", args=(setting,))))
+    assert set(rows) == {f"step, attention backward in {way}" for way in attention_in_ddp.WAYS}
+    assert all(row["value"] > 0 and row["alone ms"] > 0 and row["low"] <= row["high"] for row in rows.values())
 
 
 def test_every_variant_is_right_and_timed():
