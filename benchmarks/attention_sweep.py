@@ -40,10 +40,16 @@ GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
 GROUP_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in (32, 48, 96) for causal in (False, True)] + FEW_HEADS
 NARROW = (16, 32, 40, 48, 72, 80, 96, 112)  # head sizes for one pass that no case measures
 PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4}
-PRODUCTS |= {"one pass": 5, "one pass in order": 5}
+PRODUCTS |= {"one pass": 5, "one pass in order": 5, "forward groups dealt": 2, "forward groups dealt, lengths": 2}
 ONE_PASS_SHAPES = [case[:5] for case in CASES if case[2] == 4096]
 ONE_PASS_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in NARROW for causal in (False, True)]
 ONE_PASS_SHAPES += [(B, 16, 16384 // B, *rest) for B in (8, 16, 32) for _, _, _, *rest in ONE_PASS_SHAPES]
+DEALT = [(16, True, 2, 3), (16, False, 2, 2), (16, False, 2, 3), (8, True, 2, 3), (32, True, 2, 3), (16, True, 3, 4)]
+DEALT_SHAPES = [
+    (*rows, head_size, True)
+    for rows in ((4, 16, 4096), (8, 16, 2048), (16, 16, 1024), (64, 16, 256), (1, 16, 16384), (1, 12, 2048))
+    for head_size in (32, 48, 64, 72, 96, 128)
+]
 # Likeliest first. Queries and keys a block, warps, stages, where it pays a limit on registers, keys at the edge a turn.
 CANDIDATES = {
     "forward": [
@@ -63,14 +69,16 @@ CANDIDATES = {
         (64, 128, 8, 2, 128), (32, 128, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3, 168),
         (64, 32, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3, 128),
     ],
-    # Rows walked over a turn, stages, held, persistent, heads_interleaved, turns, lengths, consumers, serpentine: the
-    # fields of Groups.
+    # Rows walked over a turn, stages, held, persistent, heads_interleaved, turns, lengths, consumers, dealt: the fields
+    # of Groups.
     "forward groups": [
         (128, 2, 2, True), (128, 2, 1, False, 8), (128, 3, 2, True), (128, 3, 1, False, 8), (128, 2, 1, False),
         (128, 2, 2, True, 1, False), (128, 3, 2, True, 1, False), (64, 4, 2, True), (128, 2, 1, True, 16),
-        (128, 4, 2, True, 1, True, True, 3), (128, 4, 2, True, 1, True, True, 3, True),
-        (128, 3, 2, True, 1, True, True, 2, True),
+        (128, 4, 2, True, 1, True, True, 3),
     ],
+    # Causal, tiles dealt: heads together, turns, consumers, stages; the second with lengths.
+    "forward groups dealt": DEALT,
+    "forward groups dealt, lengths": DEALT,
     "dkdv groups": [
         (64, 4, 2), (32, 4, 1), (64, 3, 1, False), (64, 3, 2), (32, 4, 2),
     ],
@@ -95,6 +103,8 @@ def jobs(kernels: list[str]) -> list[tuple]:
 def _shapes(kernel: str, candidate: int) -> list[tuple]:
     if kernel.startswith("one pass"):
         return ONE_PASS_SHAPES
+    if "dealt" in kernel:
+        return DEALT_SHAPES
     return GROUP_SHAPES if "groups" in kernel else SHAPES + FULL.get(kernel, []) + (OTHERS if candidate < FEW else [])
 
 
@@ -104,12 +114,15 @@ def _ready(kernel: str, shape: tuple):
     q, k, v, do = inputs(*size)
     scale = q.shape[-1] ** -0.5
     table = tuned(q.shape[-1], causal, q.dtype, q.device)
-    o, l = forward(q, k, v, causal, scale)
+    lengths = None
+    if kernel.endswith("lengths"):  # from half of the keys to all of them
+        lengths = torch.randint(k.shape[2] // 2, k.shape[2] + 1, q.shape[:1], device=q.device, dtype=torch.int32)
+    o, l = forward(q, k, v, causal, scale, lengths)
     shift, delta = terms = row_terms(l)
     dq, dk, dv = (torch.full_like(x, float("nan")) for x in (q, k, v))
 
     def run_forward(blocks):
-        write_forward(o, l, q, k, v, causal, scale, None, blocks)
+        write_forward(o, l, q, k, v, causal, scale, lengths, blocks)
         return (o,)
 
     def run_dq(blocks):
@@ -140,6 +153,9 @@ def _ready(kernel: str, shape: tuple):
 def blocks_of(kernel: str, blocks: tuple) -> Blocks | Groups | tuple:
     if kernel.startswith("one pass"):
         return blocks
+    if "dealt" in kernel:
+        together, turns, consumers, stages = blocks
+        return Groups(128, stages, 2, True, together, turns, True, consumers, True)
     return (Groups if "groups" in kernel else Blocks)(*blocks)
 
 

@@ -40,7 +40,7 @@ from course_lib.kernels.attention.groups import (
     wait_for_all,
 )
 from course_lib.kernels.attention.groups_softmax import block_softmax, scale_rows, sums_of_threads
-from course_lib.kernels.attention.groups_tiles import blocks_of_keys, place
+from course_lib.kernels.attention.groups_tiles import blocks_of_keys, dealt, numbered, place, share
 from course_lib.kernels.attention.masks import keys_of
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
@@ -54,9 +54,8 @@ __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
 
 @gluon.jit
 def _produce(
-    tensors, rings, lengths_ptr, sizes, tiles,
-    REST: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr,
-    HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr,
+    tensors, rings, lengths_ptr, dealt_ptr, sizes, tiles,
+    REST: gl.constexpr, GROUP: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
 ):  # fmt: skip
     q_tiles, k_tiles, v_tiles = tensors
     q_ring, k_ring, v_ring, turns = rings
@@ -67,8 +66,11 @@ def _produce(
     BYTES: gl.constexpr = 2 * BLOCK_N * WIDTH
     n_q, n_k = sizes[2], sizes[3]
     turn, count = 0, 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = place(tile, tiles, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
+    first, last, step = share(dealt_ptr, tiles)
+    coming = numbered(dealt_ptr, first)
+    for at in range(first, last, step):
+        tile, coming = coming, numbered(dealt_ptr, gl.minimum(at + step, last - 1))  # asked for a tile ahead
+        first_m, batch, head = place(tile, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED)
         n_valid = keys_of(lengths_ptr, batch, n_k)
         _full, end = blocks_of_keys(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
         for i in range(end):
@@ -189,9 +191,9 @@ def _step(
 
 @gluon.jit
 def _consume(
-    ours, lengths_ptr,
+    ours, lengths_ptr, dealt_ptr,
     WHICH: gl.constexpr, REST: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
-    HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr, TURNS: gl.constexpr,
+    HEADS_INTERLEAVED: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
     outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
@@ -212,8 +214,11 @@ def _consume(
     diagonal = n_k - n_q
     turn, taken, count = 0, 0, 0
     count += WHICH
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        first_m, batch, head = place(tile, tiles, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED, SERPENTINE)
+    first, last, step = share(dealt_ptr, tiles)
+    coming = numbered(dealt_ptr, first)
+    for at in range(first, last, step):
+        tile, coming = coming, numbered(dealt_ptr, gl.minimum(at + step, last - 1))  # asked for a tile ahead
+        first_m, batch, head = place(tile, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED)
         n_valid = keys_of(lengths_ptr, batch, n_k)
         _full, fetched = blocks_of_keys(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
         first_own = first_m + WHICH * HALF
@@ -293,7 +298,7 @@ def forward_in_groups_kernel(
     heads, batch_heads, n_q, n_k, tiles, scale_log2,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr,
     STAGES: gl.constexpr, HELD: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, lengths_ptr=None,
-    CONSUMERS: gl.constexpr = 2, SERPENTINE: gl.constexpr = False,
+    dealt_ptr=None, CONSUMERS: gl.constexpr = 2,
     BLOCK_N: gl.constexpr = None, MAIN: gl.constexpr = None, POLYNOMIAL: gl.constexpr = False,
 ):  # fmt: skip
     q = allocate(q_desc, q_rest, HELD * CONSUMERS, REST)
@@ -313,11 +318,11 @@ def forward_in_groups_kernel(
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (_consume, (ours, lengths_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
-                (_consume, (ours, lengths_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
                 (
                     _produce,
-                    (tensors, rings, lengths_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED, SERPENTINE),
+                    (tensors, rings, lengths_ptr, dealt_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED),
                 ),
             ],
             [4, 1],  # warps of the second and third
@@ -326,12 +331,12 @@ def forward_in_groups_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (ours, lengths_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
-                (_consume, (ours, lengths_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
-                (_consume, (ours, lengths_ptr, 2, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, SERPENTINE, TURNS)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 2, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
                 (
                     _produce,
-                    (tensors, rings, lengths_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED, SERPENTINE),
+                    (tensors, rings, lengths_ptr, dealt_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED),
                 ),
             ],
             [4, 4, 1],
@@ -343,15 +348,21 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths
     """o and L into given tensors that the copy engine reaches (tuning.py says when); L contiguous."""
     (B, H, n_q, D), n_k = q.shape, k.shape[2]
     main, rest = split(D)
-    tiles = triton.cdiv(n_q, groups.consumers * HALF.value) * B * H
+    rows = groups.consumers * HALF.value
+    blocks = triton.cdiv(n_q, rows)
+    tiles, order = blocks * B * H, None
+    if groups.dealt:
+        turns, more = triton.cdiv(rows, groups.block), (n_k - n_q) // groups.block
+        order = dealt(q.device, B * H, blocks, turns, more, groups.heads_interleaved)
+    stay = groups.persistent and (order is not None or not groups.dealt)
     launch(
-        forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if groups.persistent else tiles,),
+        forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if stay else tiles,),
         *descriptors(HALF.value, main, rest, o), l,
         *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
         H, B * H, n_q, n_k, tiles, scale * LOG2_E,
         GROUP=H // k.shape[1], CONSUMERS=groups.consumers, CAUSAL=causal,
         WHOLE=k_lengths is None and n_k % groups.block == 0,
-        HEADS_INTERLEAVED=groups.heads_interleaved, SERPENTINE=groups.serpentine and groups.persistent,
-        STAGES=groups.stages, HELD=groups.held, REST=rest, TURNS=groups.turns, lengths_ptr=k_lengths,
+        HEADS_INTERLEAVED=groups.heads_interleaved,
+        STAGES=groups.stages, HELD=groups.held, REST=rest, TURNS=groups.turns, lengths_ptr=k_lengths, dealt_ptr=order,
         **(LAUNCH if groups.consumers == 2 else LAUNCH_THREE),
     )  # fmt: skip

@@ -1,62 +1,97 @@
 """Which tile of queries comes when, for the forward kernel with jobs for its warps.
 
 Without a mask all tiles take equally long and their order matters little. Under a causal mask the last queries of a
-head see most keys. Two ways to share such tiles out:
+head see most keys. Of a few heads together the longest tiles come first; and they are shared out in one of three ways:
 
-    a program a tile     the hardware starts the next program when one ends. Of a few heads together the longest tiles
-                         come first, so that programs side by side are about equally long and the shortest are left for
-                         the end
-    programs that stay   as many as multiprocessors, each with many tiles, given in advance: a program fetches its next
-                         tile while it writes the last one. Who is given too much ends last
+    a program a tile     the hardware starts the next program when one ends: fair, but each begins from nothing
+    every 132nd          programs that stay, as many as multiprocessors: one fetches its next tile while it writes the
+                         last. Which tiles it gets is chance, and who gets too much ends last
+    dealt                programs that stay, and tiles as the hardware would hand them out: who is done first by the
+                         count of turns gets the next. The order is made on the host, once for each kind of call
 
-The second needs an order that is fair. `serpentine`: the tiles of all heads, longest first, are dealt in rounds, one to
-each program, and every second round goes the other way round: who had the longest of one round has the shortest of the
-next. At 64 heads of 4096 queries the program with most to do then has 1.01 to 1.02 times the mean, where 8 heads
-together, dealt one way, give it 1.27 (list scheduling).
+At 64 heads of 4096 queries the program with most to do has 1.01 times the mean where tiles are dealt, and 1.27 where it
+gets every 132nd. And programs side by side read the keys of 16 heads, not of all, so these stay in the L2 cache.
 """
 
+import heapq
+import itertools
+
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from course_lib.kernels.attention.masks import key_range
+from course_lib.kernels.hardware import multiprocessors
+from course_lib.kernels.tables import Table
 
-__all__ = ["TOGETHER", "blocks_of_keys", "place"]
+__all__ = ["blocks_of_keys", "deal", "dealt", "numbered", "place", "share"]
 
-# Serpentine: so many keys of heads whose tiles are mixed; programs side by side read them all. 64 heads of 4096 are
-# what was measured: keys and values of 67 MB at 64 columns.
-TOGETHER = gl.constexpr(2**18)
+START = 0.7  # turns: what beginning and ending a tile costs
+MOST_TILES = 2**16  # to deal more takes the host a tenth of a second; a program a tile has many rounds then
+
+_dealt: dict[tuple, Table] = {}
+
+
+def dealt(device: torch.device, *kind: int) -> Table | None:
+    """`deal(*kind)` on the device. None where it is not there and cannot be made: then a program a tile is as right."""
+    found = _dealt.get((device, *kind))
+    if found is None:
+        batch_heads, blocks, *_ = kind
+        if batch_heads * blocks > MOST_TILES or torch.cuda.is_current_stream_capturing():
+            return None
+        with torch.cuda.device(device):
+            found = _dealt[device, *kind] = Table(deal(multiprocessors(device), *kind))
+    return found
+
+
+def deal(programs: int, batch_heads: int, blocks: int, turns: int, more: int, together: int) -> list[int]:
+    """Causal tiles for programs that stay: where each one's begin in this list, where the last's end, and the tiles.
+
+    blocks: tiles of a head; the first of them has `turns` + `more` turns, each of the others `turns` more than the one
+    before it.
+    """
+    shares: list[list[int]] = [[] for _ in range(programs)]
+    free = [(0.0, program) for program in range(programs)]
+    for tile in range(batch_heads * blocks):
+        first = tile // (blocks * together) * together
+        block = blocks - 1 - tile % (blocks * together) // min(batch_heads - first, together)
+        done, program = free[0]
+        shares[program].append(tile)
+        heapq.heapreplace(free, (done + START + max((block + 1) * turns + more, 1), program))
+    places = itertools.accumulate(map(len, shares), initial=programs + 1)
+    return [*places, *itertools.chain(*shares)]
 
 
 @gluon.jit
-def _turned(tile, tiles):
-    """A program's tile of an even round as it is; of an odd round the one as far from the round's other end."""
-    programs = gl.num_programs(0)
-    first_here = tile // programs * programs
-    turned = first_here + gl.minimum(programs, tiles - first_here) - 1 - gl.program_id(0)
-    return gl.where(tile // programs % 2 == 1, turned, tile)
+def share(dealt_ptr, tiles):
+    """(first, end, step) of what a program walks over: places in what was dealt, or numbers of tiles."""
+    if dealt_ptr is None:
+        mine = gl.program_id(0), tiles, gl.num_programs(0)
+    else:
+        mine = gl.load(dealt_ptr + gl.program_id(0)), gl.load(dealt_ptr + gl.program_id(0) + 1), 1
+    return mine
 
 
 @gluon.jit
-def place(
-    tile, tiles, sizes,
-    ROWS: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr, SERPENTINE: gl.constexpr,
-):  # fmt: skip
+def numbered(dealt_ptr, i):
+    """The number of the tile there."""
+    if dealt_ptr is not None:
+        i = gl.load(dealt_ptr + i)
+    return i
+
+
+@gluon.jit
+def place(tile, sizes, ROWS: gl.constexpr, CAUSAL: gl.constexpr, HEADS_INTERLEAVED: gl.constexpr):
     """Number of a tile of ROWS queries -> (first query, batch, head).
 
-    Causal: of `together` heads all the longest tiles come first, then all the next shorter ones. Serpentine: as many
-    heads as TOGETHER allows, in groups of equal size (a small last group would be dealt unfairly).
+    Causal: of HEADS_INTERLEAVED heads all the longest tiles come first, then all the next shorter ones.
     """
-    heads, batch_heads, n_q, n_k = sizes
+    heads, batch_heads, n_q, _n_k = sizes
     blocks = gl.cdiv(n_q, ROWS)
-    if SERPENTINE:
-        tile = _turned(tile, tiles)
-        together = gl.cdiv(batch_heads, gl.cdiv(batch_heads, gl.maximum(TOGETHER // n_k, 1)))
-    else:
-        together = HEADS_INTERLEAVED
     if CAUSAL:
-        first = tile // (blocks * together) * together
-        here = gl.minimum(batch_heads - first, together)
-        among = tile % (blocks * together)
+        first = tile // (blocks * HEADS_INTERLEAVED) * HEADS_INTERLEAVED
+        here = gl.minimum(batch_heads - first, HEADS_INTERLEAVED)
+        among = tile % (blocks * HEADS_INTERLEAVED)
         block, batch_head = blocks - 1 - among // here, first + among % here
     else:
         block, batch_head = tile % blocks, tile // blocks

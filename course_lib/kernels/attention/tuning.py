@@ -13,8 +13,9 @@ Kernels stand on two rungs. Both take and leave the same tensors, so that every 
        groups_onepass.py                   (ONE_PASS, IN_ORDER): where the hand-made schedule was measured faster
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
-4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns,
-and (80, True), were chosen on an H100, of 1 to 17, on 2^18 queries in heads of 4096; those of SHORT in heads of 1024.
+4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns, not
+causal, were chosen on an H100, of 1 to 17, on 2^18 queries in heads of 4096. The causal ones of forward were chosen on
+an H200, of 3 to 8, at 256 to 16384 queries.
 benchmarks/notes/attention.md has the figures.
 """
 
@@ -75,7 +76,7 @@ class Groups:
     turns: bool = True  # forward: the groups take turns at the tensor cores
     lengths: bool = True  # also where sequences have lengths of their own
     consumers: int = 2  # forward: groups of warps that compute
-    serpentine: bool = False  # forward, persistent: every second round of tiles the other way round
+    dealt: bool = False  # forward, causal, persistent: tiles are given in advance as the hardware would hand them out
 
 
 @dataclass(frozen=True)
@@ -129,33 +130,27 @@ TABLE = {
 # (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest measured on an H100 or H200
 GROUPS = {
     ("forward", 32, False): Groups(128, 4, held=2, consumers=3, lengths=False),
+    ("forward", 32, True): Groups(128, 4, held=2, heads_interleaved=16, dealt=True, lengths=False),
     ("forward", 48, False): Groups(128, 3, held=2, consumers=3, lengths=False),
-    ("forward", 48, True): Groups(128, 4, held=2, consumers=3, serpentine=True, lengths=False),
+    ("forward", 48, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 64, False): Groups(128, 4, held=2, consumers=3),
-    ("forward", 64, True): Groups(128, 3, held=2, serpentine=True, lengths=False),
+    ("forward", 64, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 80, False): Groups(128, 3, held=2),
-    ("forward", 80, True): Groups(128, 3, held=2, serpentine=True),
+    ("forward", 80, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 96, False): Groups(128, 3, held=2, lengths=False),
-    ("forward", 96, True): Groups(128, 3, held=2, serpentine=True, lengths=False),
+    ("forward", 96, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 128, False): Groups(128, 2, held=2),
-    ("forward", 128, True): Groups(128, 2, persistent=False, heads_interleaved=8),
+    ("forward", 128, True): Groups(128, 2, held=2, heads_interleaved=16, dealt=True, turns=False),
     ("dkdv", 80, False): Groups(64, 4, held=2),
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
     ("dkdv", 96, False): Groups(64, 3, held=2, lengths=False),
     ("dkdv", 96, True): Groups(64, 3, held=2, lengths=False),
     ("dkdv", 128, False): Groups(32, 4, lengths=False),
 }
-# The same key -> steps: where queries or keys are so many or fewer, this in place of it; None is the first rung. The
-# first step that holds counts. Measured are 1024, 2048 and 4096; 3072 lies halfway between a loss and a gain.
+# The same key -> what stands in its place where queries or keys are so many or fewer; None is the first rung.
 SHORT = {
-    ("forward", 48, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)),),
-    ("forward", 64, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)), (3072, None)),
-    ("forward", 80, True): (
-        (1024, Groups(128, 3, held=2, heads_interleaved=8)),
-        (3072, Groups(128, 3, persistent=False, heads_interleaved=8)),
-    ),
-    ("forward", 96, True): ((1024, Groups(128, 3, held=2, heads_interleaved=8, lengths=False)),),
-    ("forward", 128, True): ((1024, Groups(128, 2, held=2, heads_interleaved=8)),),
+    ("forward", 32, True): (1024, None),
+    ("forward", 64, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
 }
 # Not causal, three consumers share tiles of 192 queries and two tiles of 128. Two need so many times three's time for a
 # row: 1.11 to 1.14 at 64 columns, 1.07 at 32, by all lengths measured. But a last round of tiles may be nearly empty: 8
@@ -306,7 +301,8 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     key = kernel, sum(split(q.shape[-1])), causal
     entry, rows = GROUPS.get(key), min(q.shape[2], k.shape[2])
     if entry is not None:
-        entry = next((short for most, short in SHORT.get(key, ()) if rows <= most), entry)
+        most, short = SHORT.get(key, (0, None))
+        entry = short if rows <= most else entry
     elif rows >= FEWER_ROUNDS_FROM and _fewer_rounds(k):
         entry = FEWER_ROUNDS.get(key)
     if entry is None or (padded and not entry.lengths):
