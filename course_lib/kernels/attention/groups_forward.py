@@ -40,7 +40,7 @@ from course_lib.kernels.attention.groups import (
     wait_for_all,
 )
 from course_lib.kernels.attention.groups_softmax import block_softmax, scale_rows, sums_of_threads
-from course_lib.kernels.attention.groups_tiles import blocks_of_keys, dealt, numbered, place, share
+from course_lib.kernels.attention.groups_tiles import blocks_of_keys, dealt, place, share, take
 from course_lib.kernels.attention.masks import keys_of
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.tuning import Groups
@@ -66,10 +66,9 @@ def _produce(
     BYTES: gl.constexpr = 2 * BLOCK_N * WIDTH
     n_q, n_k = sizes[2], sizes[3]
     turn, count = 0, 0
-    first, last, step = share(dealt_ptr, tiles)
-    coming = numbered(dealt_ptr, first)
+    first, last, step, coming = share(dealt_ptr, tiles)
     for at in range(first, last, step):
-        tile, coming = coming, numbered(dealt_ptr, gl.minimum(at + step, last - 1))  # asked for a tile ahead
+        tile, coming = take(dealt_ptr, at, last, coming)
         first_m, batch, head = place(tile, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED)
         n_valid = keys_of(lengths_ptr, batch, n_k)
         _full, end = blocks_of_keys(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)
@@ -214,10 +213,9 @@ def _consume(
     diagonal = n_k - n_q
     turn, taken, count = 0, 0, 0
     count += WHICH
-    first, last, step = share(dealt_ptr, tiles)
-    coming = numbered(dealt_ptr, first)
+    first, last, step, coming = share(dealt_ptr, tiles)
     for at in range(first, last, step):
-        tile, coming = coming, numbered(dealt_ptr, gl.minimum(at + step, last - 1))  # asked for a tile ahead
+        tile, coming = take(dealt_ptr, at, last, coming)
         first_m, batch, head = place(tile, sizes, CONSUMERS * HALF, CAUSAL, HEADS_INTERLEAVED)
         n_valid = keys_of(lengths_ptr, batch, n_k)
         _full, fetched = blocks_of_keys(first_m, n_q, n_k, n_valid, CONSUMERS * HALF, CAUSAL, BLOCK_N)

@@ -24,7 +24,7 @@ from course_lib.kernels.attention.masks import key_range
 from course_lib.kernels.hardware import multiprocessors
 from course_lib.kernels.tables import Table
 
-__all__ = ["blocks_of_keys", "deal", "dealt", "numbered", "place", "share"]
+__all__ = ["blocks_of_keys", "deal", "dealt", "place", "share", "take"]
 
 START = 0.7  # turns: what beginning and ending a tile costs
 MOST_TILES = 2**16  # to deal more takes the host a tenth of a second; a program a tile has many rounds then
@@ -64,20 +64,23 @@ def deal(programs: int, batch_heads: int, blocks: int, turns: int, more: int, to
 
 @gluon.jit
 def share(dealt_ptr, tiles):
-    """(first, end, step) of what a program walks over: places in what was dealt, or numbers of tiles."""
+    """(first, last, step, number of the first tile): a program walks over places in what was dealt, or over numbers."""
     if dealt_ptr is None:
-        mine = gl.program_id(0), tiles, gl.num_programs(0)
+        mine = gl.program_id(0), tiles, gl.num_programs(0), gl.program_id(0)
     else:
-        mine = gl.load(dealt_ptr + gl.program_id(0)), gl.load(dealt_ptr + gl.program_id(0) + 1), 1
+        first = gl.load(dealt_ptr + gl.program_id(0))
+        mine = first, gl.load(dealt_ptr + gl.program_id(0) + 1), 1, gl.load(dealt_ptr + first)
     return mine
 
 
 @gluon.jit
-def numbered(dealt_ptr, i):
-    """The number of the tile there."""
-    if dealt_ptr is not None:
-        i = gl.load(dealt_ptr + i)
-    return i
+def take(dealt_ptr, at, last, coming):
+    """(number of the tile there, of the next one): the next is asked for a tile ahead."""
+    if dealt_ptr is None:
+        numbers = at, at
+    else:
+        numbers = coming, gl.load(dealt_ptr + gl.minimum(at + 1, last - 1))
+    return numbers
 
 
 @gluon.jit
