@@ -2622,33 +2622,33 @@ if rates:
     )
 
 # %% [markdown]
-# What follows is of the record of 2026-11-28. A row "in any order" is ours with `deterministic=False`. Of head sizes 64
-# and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
+# What follows is of the record of 2026-11-28, and forward with the causal mask of the day after, when its tiles came in
+# another order (section 10). A row "in any order" is ours with `deterministic=False`. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
 # Our time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | both in order | both in any order |
 # |---|---|---|---|---|---|---|
 # | 4096, 64 | 1.04 | 1.03 | 1.11 | 1.04 | 1.11 | 1.05 |
-# | 4096, 64, causal | 1.04 | 1.10 | 1.19 | 1.12 | 1.19 | 1.12 |
+# | 4096, 64, causal | 1.03 | 0.99 | 1.19 | 1.12 | 1.19 | 1.12 |
 # | 4096, 128 | 1.01 | 1.01 | 1.17 | 1.11 | 1.09 | 1.12 |
-# | 4096, 128, causal | 1.09 | 1.05 | 1.19 | 1.14 | 1.08 | 1.13 |
+# | 4096, 128, causal | 0.97 | 0.98 | 1.19 | 1.14 | 1.08 | 1.13 |
 # | 16384, 128 | 1.05 | 1.04 | 1.20 | 1.17 | 1.18 | 1.13 |
 #
-# So forward ours takes up to 9 % more in turn and 10 % more alone, and backward 11 to 20 % and 4 to 17 %. Backward the
-# two do not do the same by default: ours gives the same bits in every run, and FlashAttention-4 adds to $dQ$ in whatever
-# order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 8 to 19 % more, and
+# So forward ours takes 3 % less to 5 % more in turn and 2 % less to 4 % more alone, and backward 11 to 20 % and 4 to 17 %
+# more. Backward the two do not do the same by default: ours gives the same bits in every run, and FlashAttention-4 adds
+# to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 8 to 19 % more, and
 # where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % for ours, and nothing to 10 % for
 # FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as
 # $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99 of its time
 # forward and 1.06 backward, in turn (`python -m benchmarks beside_attention`).
 #
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.91 and, causal,
-# 0.94 of its time at 64, and 1.00 to 1.05 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.92 to
+# 0.94 of its time at 64, and 1.00 to 1.05 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.87 to
 # 0.96 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.86 of its time forward and
 # 0.68 backward, alone 0.83 and 0.75.
 #
 # FlexAttention takes 1.3 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
-# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 30 times as long forward. It
+# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 32 times as long forward. It
 # is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.8 to 2.8 times ours: it rounds the
 # scores to bf16, and then it scales them. Scaling by a power of two, as at head size 64, is exact; other scales round
 # again. The others keep the scores in fp32. Section 10 has the ratios of every case.
@@ -3035,8 +3035,8 @@ for d in (64, 128):
 # ### In which order the tiles come
 # A program that stays (**persistent**) is launched once a multiprocessor and walks over many tiles. Its fetching warp
 # begins with the next tile while the **epilogue** of this one, the division and the store, is still at work. What is
-# lost is balance: causal tiles differ in length by far, and programs that were dealt their tiles in advance end at
-# different times. Where each tile is a program of its own, the hardware gives the next one to who is free. The order
+# lost is balance: causal tiles differ in length by far, and programs that get every 132nd end at different times. Where
+# each tile is a program of its own, the hardware gives the next one to who is free. The order
 # also decides what lies in the L2 cache: programs that run at the same time should share K and V. Two aims, one list of
 # tiles. The cell tries four lists: 64 causal heads of 4096 tokens, 128 queries a tile, 132 multiprocessors.
 
@@ -3044,12 +3044,12 @@ for d in (64, 128):
 import heapq
 
 
-def ends_late(tiles, dealt, workers=132):
-    """The time until the last tile is done, in units of an even share. dealt:
+def ends_late(tiles, every, workers=132):
+    """The time until the last tile is done, in units of an even share. every:
     tile i goes to worker i % workers."""
     ends = [0] * workers
     for i, (length, _) in enumerate(tiles):
-        if dealt:
+        if every:
             ends[i % workers] += length
         else:
             heapq.heapreplace(ends, ends[0] + length)  # who is free first
@@ -3076,7 +3076,7 @@ at_work = {
     name: {head for _, head in tiles[1000:1132]} for name, tiles in orders.items()
 }
 Table(
-    ("order of the tiles", "given out when free", "dealt in advance", "K and V in use"),
+    ("order of the tiles", "given out when free", "every 132nd", "K and V in use"),
     [
         (
             name,
@@ -3091,10 +3091,18 @@ Table(
 )
 
 # %% [markdown]
-# Longest first, with eight heads together, ends together and keeps its keys in the cache: that is the order of the
-# course's causal kernel at head size 128, with a program a tile. Without the causal mask all tiles are equally long,
-# there is nothing to balance, and its programs stay. All heads together would be as even, but their keys do not fit into
-# the cache.
+# Longest first, with eight heads together, ends together and keeps its keys in the cache, if tiles are given out when a
+# worker is free. All heads together would be as even, but their keys do not fit into the cache. Without the causal mask
+# all tiles are equally long, and there is nothing to balance.
+#
+# For a long time the course's causal kernel had this order with a program a tile, and so each of some 15 tiles of a
+# multiprocessor began from nothing: in the epilogue nobody fetched. Both can be had. Who will be free first is no secret:
+# a tile takes as many turns as it has blocks of keys. So the host plays the loop above before the launch and writes down
+# for each program its own list, and programs that stay read their lists: the balance of the first column, the cache of
+# 16 heads, and the next tile on its way. On an H200 4096 tokens of head size 128 then took 0.89 of the time before, and
+# 2048 tokens 0.84; beside FlashAttention-4, for Hopper a program a tile and the longest first, 1.09 became 0.97.
+# (FlashAttention-3 has programs that stay ask a counter for their next tile.) **What is known before a launch need not
+# be found out in it.**
 #
 # ### A fixed order of sums
 # One pass backward needs several programs to add to the same rows of $dQ$ (section 6). It can still give the same bits
@@ -3187,8 +3195,8 @@ Table(
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
-# FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 1.01 to
-# 1.09 of its time forward in turn and 1.01 to 1.10 alone, and 1.11 to 1.20 backward in turn and 1.04 to 1.17 alone.
+# FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 0.97 to
+# 1.05 of its time forward in turn and 0.98 to 1.04 alone, and 1.11 to 1.20 backward in turn and 1.04 to 1.17 alone.
 # Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where both keep an order, ours
 # takes 1.08 to 1.19, and where both add in any order 1.05 to 1.13. At 256 tokens, head size 72, cuDNN is the best peer,
 # and ours is ahead: 0.86 forward and 0.68 backward. FlashAttention-3 (Shah and others) was not measured, so no place
