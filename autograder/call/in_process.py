@@ -16,8 +16,8 @@ from autograder.call.trial import attempt, judged_part
 from autograder.exercise import Call, Case, Exercise
 from autograder.inside.calling import describe, quiet
 from autograder.judging import proof
-from autograder.judging.judge import Trial, judge, no_speed
-from autograder.judging.outcome import NOT_TRIED, Outcome
+from autograder.judging.judge import Trial, is_stub, judge, no_speed, not_tried
+from autograder.judging.outcome import Outcome
 from autograder.judging.score import speed_credit
 from autograder.judging.verdict import TIERS, SpeedVerdict, Timed, Verdict
 from course_lib import device
@@ -72,7 +72,7 @@ def _refused_by_compiler() -> str:
 def _trials(
     exercise: Exercise, cases: list[Case], function: Callable, seed: int, computed: Counter | None = None
 ) -> list[Trial]:
-    """Every case up to a stub, a fault of the device or lost ranks; after one of these two the others are not tried."""
+    """Every case. Those after a stub, a fault of the device or lost ranks count as not tried."""
     trials: list[Trial] = []
     if exercise.kind == "distributed":
         tried = _on_ranks(exercise, cases, function, seed)
@@ -81,13 +81,13 @@ def _trials(
     for number, trial in enumerate(tried):
         trials.append(trial)
         case = trial[0]
-        if trials[-1][-1].not_written:
-            break
+        if is_stub(trials):
+            return [*trials, *map(not_tried, cases[1:])]
         if trials[-1][-1].fault:
-            return [*map(_on_host, trials), *(_not_tried(c, _after_fault(case.name)) for c in cases[number + 1 :])]
+            return [*map(_on_host, trials), *(not_tried(c, _after_fault(case.name)) for c in cases[number + 1 :])]
         if trials[-1][-1].lost:  # ranks that hang once hang again, each time until the limit
             why = f"after \u201c{case.name}\u201d, which did not end well."
-            return [*trials, *(_not_tried(c, why) for c in cases[number + 1 :])]
+            return [*trials, *(not_tried(c, why) for c in cases[number + 1 :])]
     return trials
 
 
@@ -114,15 +114,11 @@ def _after_fault(name: str) -> str:
     return f"After the fault in \u201c{name}\u201d the GPU answers this process no more: restart the kernel."
 
 
-def _not_tried(case: Case, why: str) -> Trial:
-    return case, Call({}, "not tried"), Outcome(error=f"{NOT_TRIED}: {why}")
-
-
 def _on_host(trial: Trial) -> Trial:
     """A trial that can be judged without the device, or one that counts as not tried."""
     case, call, outcome = trial
     if _on_device([*call.args.values(), *outcome.outputs.values()]):
-        return _not_tried(case, "its result was lost with the device.")
+        return not_tried(case, "its result was lost with the device.")
     return trial
 
 

@@ -37,7 +37,7 @@ def lines(verdict: Verdict) -> list[str]:
 
 def _missed(verdict: Verdict) -> list[str]:
     """Why many right cases are worth no more than half of the points."""
-    judged = find(verdict.exercise)
+    judged = find(verdict.exercise) if verdict.right else None
     names = missed(judged, {case.name: case.right for case in verdict.cases}) if judged else []
     shown = ", ".join(f"\u201c{name}\u201d" for name in names)
     return [f"The point here is {judged.about}: at most half of the points before {shown} is right."] if names else []

@@ -14,7 +14,7 @@ from autograder.judging import tolerance
 from autograder.judging.compare import same
 from autograder.judging.diagnose import diagnose
 from autograder.judging.evidence import Evidence, TriedCase, over_limit, size_of
-from autograder.judging.outcome import FOUND, LOST, NOT_TRIED, Outcome
+from autograder.judging.outcome import FOUND, LOST, NOT_TRIED, NOT_WRITTEN, Outcome
 from autograder.judging.score import credit
 from autograder.judging.verdict import SAID, CaseVerdict, Picture, SpeedVerdict, Verdict, brief, told_apart
 from course_lib.numerics import error
@@ -34,6 +34,16 @@ class Known:
     args: Values  # arguments and secret
     want: Values
     limits: tolerance.Limits
+
+
+def not_tried(case: Case, why: str = NOT_WRITTEN) -> Trial:
+    """What stands for a case that nobody tried: it is wrong, and counts as every other one."""
+    return case, Call({}, "not tried"), Outcome(error=f"{NOT_TRIED}: {why}")
+
+
+def is_stub(trials: Sequence[Trial]) -> bool:
+    """Whether the first case says that nothing is written yet: then the others need not be tried."""
+    return bool(trials) and trials[0][2].not_written
 
 
 def drawn(exercise: Exercise, tier: str, seed: int, cases: Sequence[Case]) -> dict[str, Known]:
@@ -119,11 +129,12 @@ def _groups(
 def _situations(exercise: Exercise, trials: Sequence[Trial], known, wants) -> Iterator[tuple[Values, Values]]:
     """What limits come from: the inputs of all calls, so that a call which raised moves the limit of no other.
 
-    Left out is what may lie on a device that no longer answers.
+    Left out are a stub, which nobody asks about limits, and what may lie on a device that no longer answers.
     """
+    stub = is_stub(trials)
     for (_, call, outcome), args, want in zip(trials, known, wants, strict=True):
         readable = call.args and not any(isinstance(value, torch.Tensor) and value.is_cuda for value in args.values())
-        yield args, exercise.oracle(args) if outcome.error and readable and not outcome.not_written else want
+        yield args, exercise.oracle(args) if outcome.error and readable and not stub else want
 
 
 def _beside(outcome: Outcome, want: Values) -> Outcome:

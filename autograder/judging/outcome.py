@@ -45,6 +45,7 @@ class Outcome:
 
     @property
     def not_written(self) -> bool:
+        """Whether it says so. The words may be a submission's own, so no points hang on them."""
         return self.error is not None and NOT_WRITTEN in self.error
 
     @property

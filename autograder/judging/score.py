@@ -30,8 +30,9 @@ def right_in(right: Mapping[str, bool], fine: Mapping[str, Collection[str]], out
 
 
 def missed(exercise: Exercise, right: Mapping[str, bool]) -> list[str]:
-    """The wrong ones among the cases that hold what the exercise is about."""
-    return [name for name in exercise.point if not right.get(name, True)]
+    """The wrong ones among the cases that hold what the exercise is about. One that runs here has to be known."""
+    here = {case.name for case in exercise.cases if case.runs_here}
+    return [name for name in exercise.point if not right.get(name, name not in here)]
 
 
 def speed_credit(share: float, full: float, none: float, points: float) -> float:

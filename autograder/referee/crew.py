@@ -15,7 +15,7 @@ from typing import Any
 
 from autograder.exercise import Call, Exercise
 from autograder.inside.wire import WireError, decode, encode
-from autograder.judging.judge import Trial
+from autograder.judging.judge import Trial, is_stub, not_tried
 from autograder.judging.outcome import LOST, NOT_TRIED, Outcome
 from autograder.referee.room import Lost, Room, Worker, outcome_of
 from autograder.referee.submission import Cell
@@ -180,8 +180,9 @@ def passed(room: Room) -> int | None:
 def tried(room: Room, exercise: Exercise, seed: int) -> tuple[str, list[Trial]]:
     """(why there is nothing to judge or '', every case of this tier)."""
     crew, trials, lost = RankedWorkers(room, exercise), [], ""
+    cases = [case for case in exercise.cases if case.runs_here]
     try:
-        for case in (case for case in exercise.cases if case.runs_here):
+        for case in cases:
             call = exercise.draw(case, seed, "cpu", device.TIER)
             if lost:
                 trials.append(
@@ -192,8 +193,8 @@ def tried(room: Room, exercise: Exercise, seed: int) -> tuple[str, list[Trial]]:
             if why_not:
                 return why_not, []
             trials.append((case, call, crew.attempt(call)))
-            if trials[-1][-1].not_written:
-                break
+            if is_stub(trials):
+                return "", [*trials, *map(not_tried, cases[1:])]
             lost = case.name if trials[-1][-1].lost else ""
     finally:
         crew.end()

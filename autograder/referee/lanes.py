@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from autograder.call.trial import judged_part
 from autograder.exercise import Exercise
-from autograder.judging.judge import Trial
+from autograder.judging.judge import Trial, is_stub, not_tried
 from autograder.judging.outcome import NOT_TRIED, Outcome
 from autograder.referee.room import Worker
 from course_lib import device
@@ -48,11 +48,11 @@ def tried(worker: Worker, exercise: Exercise, seed: int, lanes: int) -> list[Tri
         if exercise.asks_for_kernels:  # others may have no torch, or no use for a GPU
             one.open()
         for number in numbers:
+            if one.lost or stub(found):
+                return
             call = exercise.draw(cases[number], seed, device.DEVICE, device.TIER)
             outcome = one.attempt(exercise, cases[number], call, watched=exercise.asks_for_kernels)
             found[number] = cases[number], judged_part(call, cases[number]), outcome
-            if one.lost or outcome.not_written:
-                return
 
     small = [number for number, case in enumerate(cases) if case.live]
     if exercise.asks_for_kernels:
@@ -81,8 +81,15 @@ def shared(worker: Worker, numbers: Sequence[int], lanes: int, walk: Callable, f
         one.hang_up()
 
 
+def stub(found: dict[int, Trial]) -> bool:
+    """Whether the first case was tried, and is a stub. No other case decides that, whoever tries it first."""
+    return 0 in found and is_stub([found[0]])
+
+
 def in_order(worker: Worker, exercise: Exercise, seed: int, cases: Sequence, found: dict[int, Trial]) -> list[Trial]:
-    """The trials of all cases; those after the last that was tried count as not tried."""
+    """The trials of all cases; those that a stub or a lost process left out count as not tried."""
+    if stub(found):
+        return [found[0], *map(not_tried, cases[1:])]
     trials: list[Trial] = []
     lost = f"its process was lost in \u201c{cases[max(found)].name}\u201d: {worker.lost}"
     for number, case in enumerate(cases):
@@ -90,6 +97,4 @@ def in_order(worker: Worker, exercise: Exercise, seed: int, cases: Sequence, fou
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
             found[number] = case, call, Outcome(error=f"{NOT_TRIED}: {lost}")
         trials.append(found[number])
-        if found[number][2].not_written:
-            break
     return trials

@@ -101,8 +101,7 @@ def _noise(like: torch.Tensor) -> torch.Tensor:
 
 
 def _recorded(recorder: Worker, exercise: Exercise, cases: Sequence[Case], seed: int) -> list[Recorded]:
-    """Each case as a program, until one is lost or says that it is not written yet. One without such a form is not
-    tried."""
+    """Each case as a program, until one is lost or the first is a stub. One without such a form is not tried."""
     found, kernels = [], {}
     for case in cases:
         call = noise(exercise.draw(case, seed, device.DEVICE, device.TIER), exercise.public)
@@ -113,7 +112,7 @@ def _recorded(recorder: Worker, exercise: Exercise, cases: Sequence[Case], seed:
             outcome = replace(outcome, error=f"{NOT_TRIED}: {program['why_not'][:300]}")
         kernels |= program.get("kernels", {})  # every program tells of all, so that any player can carry it out
         found.append((outcome, program | {"kernels": kernels}))
-        if recorder.lost or outcome.not_written:
+        if recorder.lost or (len(found) == 1 and outcome.not_written):
             break
     return found
 
@@ -125,6 +124,8 @@ def _played(player: Worker, exercise: Exercise, cases, seed: int, recorded, seve
     def walk(one: Worker, numbers: Iterable[int]) -> None:
         one.read()
         for number in numbers:
+            if one.lost or lanes.stub(found):
+                return
             case, (outcome, program) = cases[number], recorded[number]
             call = exercise.draw(case, seed, device.DEVICE, device.TIER)
             if not outcome.error:
@@ -132,8 +133,6 @@ def _played(player: Worker, exercise: Exercise, cases, seed: int, recorded, seve
                 if (outcome.error or "").startswith(NO_KERNEL):
                     raise Unwritable(outcome.error.removeprefix(NO_KERNEL))
             found[number] = case, judged_part(call, case), outcome
-            if outcome.lost or outcome.not_written:
-                return
 
     small = [number for number in range(len(recorded)) if cases[number].live]
     if several > 1 and proof.independent([program for _, program in recorded]):

@@ -477,7 +477,8 @@ def test_a_stub_is_not_written_yet():
         raise NotImplementedError("not written yet")
 
     verdict = examine(RING, ring_all_reduce, seed=5, live=True)
-    assert len(verdict.cases) == 1 and "Not written yet" in verdict.diagnosis.says
+    assert len(verdict.cases) == len(RING.cases) and "Not written yet" in verdict.diagnosis.says
+    assert {case.why for case in verdict.cases[1:]} == {"not tried: not written yet"}
 
 
 def test_the_check_of_a_notebook_gives_the_points():

@@ -471,3 +471,39 @@ def test_a_product_with_a_tensor_stands_in_every_draw_of_sums_and_functions():
     one = get("dispatch.subclass")
     case = next(case for case in one.cases if case.name == "sums and functions")
     assert all("x * p" in one.draw(case, seed, "cpu", "interpreter").args["expressions"] for seed in range(40))
+
+
+def test_a_class_that_raises_everywhere_is_right_nowhere_whatever_name_its_exception_has():
+    one, raising = get("dispatch.subclass"), bank.find("dispatch.subclass/cheats/nameless_tensor").function
+    case = next(case for case in one.cases if case.name == "sums and functions")
+    call = one.draw(case, 3, "cpu", "interpreter").args
+    got = worked_out(raising, **call)
+    assert {row["raised"] for row in got} == {"Refused"}
+    want = worked_out(Scaled, **call)
+    for name in ("Refused", None):
+        assert "raised" in one.accept([row | {"raised": name} for row in got], want, call)
+    assert "raised None" in one.accept([{"raised": None}] * len(want), want, call)
+    refused, call = [{"raised": "TypeError", "says": ""}], call | {"expressions": ["x.zero_()"]}
+    assert one.accept(refused, refused, call) is None
+    assert "refused with TypeError" in one.accept([{"raised": None}], refused, call)
+
+
+@pytest.mark.parametrize("name", ["nameless", "nameless_tensor"])
+def test_what_computes_nothing_earns_nothing(name):
+    verdict = examine(get("dispatch.subclass"), bank.find(f"dispatch.subclass/cheats/{name}").function, seed=3)
+    assert verdict.points == 0 and verdict.right <= 1, "the wrapper itself, which raises nothing"
+
+
+def test_what_stands_for_a_tensor_has_to_be_one():
+    class Plain:
+        def __init__(self, held, scale):
+            self.held, self.scale = held, scale
+
+    class Elsewhere(torch.Tensor):
+        __new__ = staticmethod(lambda cls, held, scale: Plain(held, scale))
+
+    call = get("dispatch.subclass").draw(get("dispatch.subclass").cases[0], 3, "cpu", "interpreter").args
+    no_class = lambda *given: Plain(*given)  # noqa: E731
+    for make, said in ((Plain, "subclass"), (no_class, "subclass"), (Elsewhere, "not of this class")):
+        with pytest.raises(TypeError, match=said):
+            worked_out(make, **call)

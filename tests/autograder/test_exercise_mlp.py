@@ -10,7 +10,7 @@ import triton.language as tl
 from autograder import bank
 from autograder.call.in_process import examine
 from autograder.exercise import Draw, get, of_unit
-from autograder.exercises.mlp import autocast_rule, block, gelu, kept_bytes, norm, sums
+from autograder.exercises.mlp import autocast, autocast_rule, block, gelu, kept_bytes, norm, sums
 from autograder.exercises.mlp.linear_gelu_mistakes import before_gelu
 from autograder.exercises.mlp.linear_gelu_mistakes import wrong_pre_activations as places
 from autograder.exercises.mlp.philox import numbers, numbers_of_four
@@ -18,7 +18,7 @@ from autograder.inside.probes import rotating
 from autograder.inside.probes.dropping import differentiated as dropping
 from autograder.inside.probes.norming import fresh_memory_is_nan
 from autograder.inside.probes.recomputing import differentiated as recomputing
-from autograder.judging import tolerance
+from autograder.judging import score, tolerance
 from course_lib import results
 from course_lib.device import DEVICE
 from course_lib.kernels.add_norm import add_norm
@@ -333,6 +333,29 @@ def test_a_walk_over_the_table_of_a_cpu_gives_what_torch_does_there(monkeypatch)
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA context")
 def test_the_recorded_table_of_autocast_is_what_torch_does_now():
     assert list(autocast_rule.table("cuda")) == results.load("autocast")["rows"]
+
+
+def test_a_table_of_the_types_that_was_written_at_home_earns_nothing():
+    exercise = get("mlp.autocast")
+
+    def of(seed):
+        return {case.name: exercise.draw(case, seed, "cpu", "interpreter").args for case in exercise.cases}
+
+    known = {repr(v): autocast_rule.rule(v) for seed in (1, 2) for v in of(seed).values()}
+    right = {name: known.get(repr(v)) == autocast_rule.rule(v) for name, v in of(3).items()}
+    assert sum(right[name] for name in right if not name.startswith("mixture")) > 13, "of 26, with two variants each"
+    assert not any(right[name] for name in right if name.startswith("mixture")) and not score.credit(exercise, right)
+
+
+@pytest.mark.parametrize("device", autocast.SHOWN)
+def test_each_mixture_of_types_shows_its_mistake(device):
+    exercise, shown = get("mlp.autocast"), autocast.SHOWN[device]
+    for number, name in enumerate(shown):
+        v = drawn("mlp.autocast", f"mixture {number + 1}" + ", on CUDA" * (device == "cuda"))
+        one = exercise.mistake(name)
+        answers = [one.answer(v, *variant) for variant in [(v,) for v in one.variants] or [()]]
+        assert any(answer["types"] != autocast_rule.rule(v) for answer in answers), name
+    assert len(shown) <= autocast.MIXTURES[device] and 2 * sum(autocast.MIXTURES.values()) > len(exercise.cases)
 
 
 def test_a_layer_that_is_wrong_is_named_without_its_type():

@@ -209,9 +209,28 @@ def test_a_stub_is_called_not_written_yet_and_only_tried_once():
     def stub(x, out):
         raise NotImplementedError("not written yet")
 
-    verdict = examine(_exercise(), stub, seed=7)
-    assert len(verdict.cases) == 1 and verdict.points == 0
-    assert verdict.diagnosis.says.startswith("Not written yet")
+    tried = []
+    verdict = examine(_exercise(), lambda *given: tried.append(given) or stub(*given), seed=7)
+    assert len(tried) == 1 and len(verdict.cases) == 4 and verdict.points == 0 and not verdict.limits
+    assert verdict.diagnosis.says.startswith("Not written yet") and not verdict.diagnosis.mistake
+    assert "raised NotImplementedError: not written yet" in verdict.cases[0].why
+    assert [case.why for case in verdict.cases[1:]] == 3 * ["not tried: not written yet"]
+    assert "The point here" not in report.html(replace(verdict, exercise="start.axpy"))
+
+
+@pytest.mark.parametrize("says", ["not written yet", "something else"])
+def test_an_answer_whose_second_half_says_that_it_is_not_written_keeps_all_its_cases(says):
+    tried = []
+
+    def half(x, out):
+        tried.append(x)
+        if len(tried) in (2, 3):
+            raise NotImplementedError(says)
+        out.copy_(2 * x)
+
+    verdict = examine(_exercise(point=("case 1",)), half, seed=7)
+    assert [case.right for case in verdict.cases] == [True, False, False, True] and verdict.points == 0
+    assert verdict.limits == examine(_exercise(), _fill(2.0), seed=7).limits
 
 
 def test_the_same_seed_draws_the_same_values_and_another_seed_others():
@@ -359,12 +378,21 @@ def test_an_answer_that_misses_what_an_exercise_is_about_earns_at_most_half():
     assert score.missed(axpy, {**cases, "short": False}) == ["short"] and not score.missed(axpy, {"0": True})
 
 
+def test_a_point_that_was_not_judged_is_missed_where_it_runs():
+    axpy = get("start.axpy")
+    right = {case.name: True for case in axpy.cases if case.name not in axpy.point}
+    assert score.missed(axpy, right) == list(axpy.point) and score.credit(axpy, right) == axpy.points / 2
+    elsewhere = replace(axpy, cases=tuple(replace(case, tiers=()) for case in axpy.cases))
+    assert not score.missed(elsewhere, right)
+
+
 def test_a_report_says_what_the_point_was():
     name = get("start.axpy").point[0]
     cases = (CaseVerdict("one element", "n = 1", True), CaseVerdict(name, "n = 7", False, "wrong"))
     said = "\n".join(report.lines(Verdict("start.axpy", "interpreter", 1, 2.5, 5, cases)))
     assert f"The point here is {get('start.axpy').about}: at most half" in said and name in said
-    assert "The point here" not in report.html(Verdict("start.axpy", "interpreter", 1, 5, 5, cases[:1]))
+    right = tuple(CaseVerdict(name, "n = 7", True) for name in get("start.axpy").point)
+    assert "The point here" not in report.html(Verdict("start.axpy", "interpreter", 1, 5, 5, right))
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, -1.0, 7.0, 3.14159])

@@ -29,6 +29,8 @@ FILES = {
     "right": RIGHT,
     "a mistake": find("start.axpy/mistakes/no_mask").source,
     "a stub": "def axpy(a, x, y, out):\n    raise NotImplementedError('not written yet')",
+    "a stub at the third size": RIGHT + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n"
+    "    if x.numel() == 4096:\n        raise NotImplementedError('not written yet')\n    _axpy(a, x, y, out)",
     "exits at the third size": RIGHT + "\n_axpy = axpy\ndef axpy(a, x, y, out):\n"
     "    import os\n    os._exit(0) if x.numel() == 0 else _axpy(a, x, y, out)",
 }
@@ -151,6 +153,35 @@ def test_several_workers_find_what_one_finds(name, monkeypatch):
         (c.name, c.right, c.why.partition("Lost")[0]) for c in three.cases
     ]
     assert (one.points, one.pending, one.diagnosis) == (three.points, three.pending, three.diagnosis)
+
+
+WORK = exercise.get("roofline.work")
+MATMUL_ONLY = """
+def work(op, sizes, dtype):
+    if op != "matmul":
+        raise NotImplementedError("not written yet")
+    b, m, n, k = (sizes[x] for x in ("batch", "m", "n", "k"))
+    return 2 * b * m * n * k, b * (m * k + k * n + m * n) * {"fp8": 1, "bf16": 2, "fp16": 2}.get(dtype, 4)
+"""
+
+
+def test_what_an_answer_calls_not_written_takes_no_case_out_of_the_count():
+    with Referee(Submission((Cell("a", MATMUL_ONLY),))) as there:
+        verdict = there.examine(WORK, seed=3)
+    here = [case for case in WORK.cases if case.runs_here]
+    assert len(verdict.cases) == len(here) and 3 <= verdict.right <= 4 and verdict.points == 0
+    assert all(case.right or case.why.startswith("raised") for case in verdict.cases)
+
+
+@pytest.mark.parametrize("name", ["start.axpy", "roofline.work", "ddp.ring"])
+def test_a_stub_is_called_once_and_all_its_cases_are_wrong(name):
+    one = exercise.get(name)
+    stub = f"def {one.entry}(*given):\n    raise NotImplementedError('not written yet')"
+    with Referee(Submission((Cell("a", stub),))) as there:
+        verdict = there.examine(one, seed=3)
+    assert len(verdict.cases) == sum(case.runs_here for case in one.cases) and verdict.points == verdict.right == 0
+    assert {case.why for case in verdict.cases[1:]} == {"not tried: not written yet"}
+    assert verdict.diagnosis.says.startswith("Not written yet") and not verdict.note and not verdict.limits
 
 
 @pytest.mark.slow

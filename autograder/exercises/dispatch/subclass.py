@@ -50,7 +50,7 @@ def _result_wrong(got, want, limit) -> str | None:
     if not isinstance(got, dict):
         return "was not worked out"
     if "raised" in got or "raised" in want:
-        if got.get("raised") == want.get("raised"):
+        if "raised" in got and "raised" in want and got["raised"] == want["raised"]:
             return None
         said = f"{got.get('raised')!s:.40}: {got.get('says')!s:.160}" if "raised" in got else "nothing"
         return f"raised {said}" if "raised" not in want else f"should be refused with {want['raised']}, raised {said}"

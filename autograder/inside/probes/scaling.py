@@ -28,11 +28,15 @@ def tensors(make: Callable, call: Mapping[str, Any]) -> dict[str, Any]:
 
 def worked_out(make: Callable, expressions: Sequence[str], call: Mapping[str, Any]) -> list[dict[str, Any]]:
     """For each expression what came, or what it raised, and what it left in x and p."""
+    if not issubclass(type(make), type) or not issubclass(make, torch.Tensor):
+        raise TypeError("expected a subclass of torch.Tensor")
     return [_one(make, expression, call) for expression in expressions]
 
 
 def _one(make: Callable, expression: str, call: Mapping[str, Any]) -> dict[str, Any]:
     names = tensors(make, call)
+    if not issubclass(type(names["x"]), make):
+        raise TypeError("what the class makes is not of this class")
     held = names["x"].held
     try:
         if call["backward"]:
@@ -43,7 +47,12 @@ def _one(make: Callable, expression: str, call: Mapping[str, Any]) -> dict[str, 
             "p": _told(make, names["p"], names["x"], held),
         }
     except Exception as error:
-        return {"raised": type(error).__name__, "says": f"{error}"[:200]}
+        return {"raised": named(type(error)), "says": f"{error}"[:200]}
+
+
+def named(kind: type) -> str:
+    """The name with which a class was made. `kind.__name__` is what its metaclass says, None for one."""
+    return type.__dict__["__name__"].__get__(kind)
 
 
 def _gradients(make: Callable, expression: str, names: dict[str, Any]) -> dict[str, list[float]]:
@@ -58,7 +67,7 @@ def _told(make: Callable, value: Any, x: torch.Tensor, held: torch.Tensor) -> An
     if isinstance(value, list | tuple):
         return [_told(make, one, x, held) for one in value]
     if not isinstance(value, torch.Tensor):
-        return {"kind": type(value).__name__}
+        return {"kind": named(type(value))}
     facts = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
     facts |= {"strides": list(value.stride()), "values": _values(make, value)}
     if not isinstance(value, make):
