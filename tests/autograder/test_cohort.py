@@ -130,6 +130,16 @@ def test_odd_hand_ins_are_told_in_a_line_each(tmp_path, monkeypatch, capsys):
         assert all(part in line for part, line in zip(parts, said, strict=True))
 
 
+def test_a_timestamp_that_is_none_is_told_once(tmp_path, capsys):
+    folder = notebook(RIGHT, tmp_path / "submitted/ada" / UNIT / f"{NAME}.ipynb").parent
+    (folder / handed_in.STAMP).write_text("2026-12-02 08:00 PST")
+    where = {"root": str(tmp_path), "release_directory": str(COURSE / "notebooks"), "assignment_id": UNIT}
+    for _ in range(2):
+        cohort.taken_in(CourseDirectory(**where), TAKEN)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("ada: timestamp.txt says '2026-12-02 08:00 PST', which is no time: it is timestamp.txt.0")
+
+
 @pytest.mark.slow
 def test_a_folder_that_cannot_be_written_refuses_the_run(course):
     (course / "verdicts").write_text("a file where the folder should be")
