@@ -136,6 +136,11 @@ def put_aside_bad_stamp(submission: Path) -> str:
     return ""
 
 
+def kind(path: Path) -> str:
+    """What lies there, in words: "a folder", "a link"."""
+    return _kind(None, str(path))
+
+
 def _seen(folder: Folder, release: Path) -> str:
     """Changes with each file's name, size and times, with the release, and with the code that reads."""
     found: list = [folder.why_not, release.read_text(encoding="utf-8"), _reading()]
@@ -289,7 +294,7 @@ def _beginning(folder: Folder, name: str) -> str:
     return ""
 
 
-def _kind(folder: int, name: str) -> str:
+def _kind(folder: int | None, name: str) -> str:
     try:
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError as error:
