@@ -37,6 +37,7 @@ try:
     )
 
     from autograder.classroom.collecting import Collect, LmsArchive, NamedFiles, ReleaseFeedback
+    from autograder.classroom.collecting import install as end_where_files_are_missing
     from autograder.classroom.export import Feedback, Grades, WhatWaits
     from autograder.classroom.export import install as make_feedback_anew
     from autograder.classroom.grading import JudgedNotebook, TakenNotebook, install
@@ -47,6 +48,7 @@ try:
     from autograder.classroom.stubs import StableNotebook, StubSolutions
 
     install()
+    end_where_files_are_missing()
     make_feedback_anew()
     disarm()
     show_what_waits()
@@ -73,17 +75,19 @@ c.ExchangeFactory.release_feedback = ReleaseFeedback
 # Where `nbgrader zip_collect` finds the student in the names of an LMS's archive, and the number of the student there:
 # Canvas writes lovelaceada_1234_5678_roofline.ipynb, Moodle "Ada Lovelace_1234_assignsubmission_file_/roofline.ipynb",
 # Gradescope assignment_7_export/submission_1234/roofline.ipynb, and in a file beside it who that is. What follows is
-# named by the student, and says nothing about that.
+# named by the student, and says nothing about that; nor does the beginning of a folder of Moodle, which is a name that
+# people may choose: what Moodle itself writes comes last.
 c.FileNameCollectorPlugin.named_regexp = r"""(?x)
     (?:(?:(?![^/]*_assignsubmission_)[^/]+/){0,2}?(?=submission_\d+/)  # Gradescope's archive has a folder of its own
     | (?:(?![^/]*_assignsubmission_)[^/]+/)?)  # the folder of the archive
     (?P<student_id>
-        [^_/]+(?=_(?:LATE_)?\d+_\d+_(?!assignsubmission_))  # of Canvas, before the number of the file
-        | [^/]+?(?=_\d+_assignsubmission_)  # of Moodle
+        [^/]+(?=_\d+_assignsubmission_[a-z]+_/)  # of Moodle, a folder each
+        | [^_/]+(?=_(?:LATE_)?\d+_\d+_(?!assignsubmission_))  # of Canvas, before the number of the file
+        | [^/]+?(?=_\d+_assignsubmission_)  # of Moodle without folders
         | [^_/]+
     )_
-    (?P<late>LATE_)?(?:(?P<number>\d+)(?=_\d+_|_assignsubmission_|/))?
-    (?:.*[_/])?(?P<file_id>[^_/]+)\.(?:ipynb|zip|ZIP)$"""
+    (?P<late>LATE_)?(?:(?P<number>\d+)(?:_\d+_|_assignsubmission_[^/_]*_|(?=/)))?
+    (?:.*/)?(?P<file_id>[^/]+)\.(?:ipynb|zip|ZIP)$"""
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".zip", ".ZIP"]
 c.ZipCollectApp.extractor_plugin = LmsArchive
 c.ZipCollectApp.collector_plugin = NamedFiles

@@ -94,7 +94,8 @@ def taken_in(coursedir: CourseDirectory, taken: str) -> dict[str, Path]:
         for gone in submitted(coursedir, taken, releases).keys() - found.keys():
             shutil.rmtree(Path(coursedir.format_path(taken, gone, lesson)))
         for student, submission in found.items():
-            handed_in.put_aside_bad_stamp(submission)
+            if said := handed_in.put_aside_bad_stamp(submission):
+                print(f"{student}: {said}", file=sys.stderr)
             there = Path(coursedir.format_path(taken, student, lesson))
             if not handed_in.is_current(submission, releases, there):
                 handed_in.take(submission, releases, there)

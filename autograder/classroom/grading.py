@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import nbformat
@@ -18,12 +19,13 @@ from nbformat.v4 import new_output
 from nbgrader import converters
 from nbgrader.apps import api, autogradeapp
 from nbgrader.converters.base import NbGraderException
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Unicode
 from traitlets.config import Config
 
 from autograder.classroom import cohort
-from autograder.classroom.handed_in import CODE, NOTES, PERSON, SEEN
+from autograder.classroom.handed_in import CODE, NOTES, PERSON, SEEN, time_of
 from autograder.classroom.limited import Unread
 from autograder.classroom.marks import outdated, read_shown, shown_file, tell
 from autograder.classroom.taken import TAKEN, items
@@ -101,11 +103,18 @@ def without_verdicts(lesson: str) -> list[str]:
 
 
 def install() -> None:
-    """Wherever nbgrader begins to autograde, it begins ours."""
+    """Wherever nbgrader begins to autograde, it begins ours; and it reads times as we do, through no link."""
     for place in (autogradeapp, api):
         if not issubclass(place.Autograde, converters.Autograde):
             raise TypeError(f"{place.__name__} no longer says what autogrades")
         place.Autograde = Autograde
+    CourseDirectory.get_existing_timestamp = lambda _, folder: time_of(Path(folder))
+    api.NbGraderAPI.get_submitted_timestamp = submitted_at
+
+
+def submitted_at(lists: api.NbGraderAPI, lesson: str, student: str) -> datetime | None:
+    """For formgrader."""
+    return time_of(Path(lists.coursedir.format_path(lists.coursedir.submitted_directory, student, lesson)))
 
 
 class TakenNotebook(NbGraderPreprocessor):

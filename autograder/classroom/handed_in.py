@@ -20,9 +20,10 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from nbgrader.utils import parse_utc
+from dateutil.tz import gettz
 
 from autograder.classroom import limited
 from autograder.classroom.limited import Unread
@@ -38,7 +39,12 @@ PERSON = "speed_of_light_person"  # there: why nothing of it can be judged and a
 SEEN = "speed_of_light_seen"  # there: a hash of what lay in the folder when it was read
 # In years far from these a time of another zone is no time, and formgrader's pages end there.
 YEARS = range(2000, 2100)
-STAMP, STAMPED = "timestamp.txt", re.compile(r"\d[\w:.,+\- ]{7,60}(?:[A-Z][\w+\-]*(?:/[A-Z][\w+\-]*)*)?", re.ASCII)
+STAMP = "timestamp.txt"
+STAMPED = re.compile(
+    r"(?P<at>\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)"
+    r"(?: ?(?:UTC|Z|(?P<offset>[+-]\d\d:?\d\d))| (?P<place>[A-Z][\w+-]*(?:/[A-Z][\w+-]*)+))?",
+    re.ASCII,
+)
 SECRET = "submission_secret.txt"
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 NAMED = 20  # names of files that a report lists, at most
@@ -89,6 +95,25 @@ def stamp_of(submission: Path) -> str:
         return _stamp(folder)
 
 
+def time_of(submission: Path) -> datetime | None:
+    """The same as the gradebook keeps it."""
+    stamp = stamp_of(submission)
+    return in_utc(stamp) if stamp else None
+
+
+def in_utc(text: str) -> datetime:
+    """A time as the gradebook keeps it; ValueError where the text can be read in two ways. 05.12.2026 is in May for
+    some readers, a bare day begins at 0:00, and nbgrader's own reader takes +0100 for 100 seconds and PST for UTC."""
+    found = STAMPED.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!a} is no time")
+    read = datetime.fromisoformat(found["at"] + (found["offset"] or ""))
+    zone = gettz(found["place"]) if found["place"] else read.tzinfo or UTC
+    if zone is None or read.year not in YEARS:
+        raise ValueError(f"{text!a} is no time")
+    return read.replace(tzinfo=zone).astimezone(UTC).replace(tzinfo=None)
+
+
 def secret_of(submission: Path) -> str:
     """What `nbgrader submit` puts beside a notebook: who knows it finds the feedback. '' where there is none."""
     with _opened(submission) as folder:
@@ -96,12 +121,24 @@ def secret_of(submission: Path) -> str:
     return secret if re.fullmatch(r"[0-9a-f]{128}", secret) else ""
 
 
-def put_aside_bad_stamp(submission: Path) -> None:
-    """nbgrader's own pages read the timestamps of all submissions, and end at one that is none."""
+def put_aside_bad_stamp(submission: Path) -> str:
+    """A timestamp that is none gets another name, so that nothing that reads timestamps meets it. Returns what is to be
+    said of it, or ""."""
     with _opened(submission) as folder, contextlib.suppress(OSError):
         if STAMP in folder.names and not _stamp(folder):
             number = next(n for n in itertools.count() if f"{STAMP}.{n}" not in folder.names)
+            says = ascii(_beginning(folder, STAMP)[:60])
             os.rename(STAMP, f"{STAMP}.{number}", src_dir_fd=folder.number, dst_dir_fd=folder.number)
+            return (
+                f"{STAMP} says {says}, which is no time: it is {STAMP}.{number} now, and the hand-in has no time. "
+                "Write one as 2026-12-01 23:59 +0100; without a zone it is UTC."
+            )
+    return ""
+
+
+def kind(path: Path) -> str:
+    """What lies there, in words: "a folder", "a link"."""
+    return _kind(None, str(path))
 
 
 def _seen(folder: Folder, release: Path) -> str:
@@ -240,10 +277,11 @@ def _file(folder: Folder, name: str) -> Iterator[int]:
 
 
 def _stamp(folder: Folder) -> str:
-    """The text of timestamp.txt, if nbgrader can read it."""
-    if STAMPED.fullmatch(text := _beginning(folder, STAMP)):
-        with contextlib.suppress(Exception):  # dateutil raises many kinds
-            return text if parse_utc(text).year in YEARS else ""
+    """The text of timestamp.txt, if it is a time."""
+    text = _beginning(folder, STAMP)
+    with contextlib.suppress(ValueError):
+        in_utc(text)
+        return text
     return ""
 
 
@@ -256,7 +294,7 @@ def _beginning(folder: Folder, name: str) -> str:
     return ""
 
 
-def _kind(folder: int, name: str) -> str:
+def _kind(folder: int | None, name: str) -> str:
     try:
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
@@ -20,7 +20,7 @@ from traitlets import Float, Int
 from traitlets.config import Config, PyFileConfigLoader
 
 from autograder.classroom.counted import many
-from autograder.classroom.handed_in import STAMP
+from autograder.classroom.handed_in import STAMP, in_utc
 
 DAY_S = 86_400
 SETTINGS = "nbgrader_config.py"
@@ -133,14 +133,6 @@ def main(args: argparse.Namespace) -> int:
             settle(book, rule)
         print("\n".join(told(book, rule)) or "Nobody was late, and nobody has an extension.")
     return 0
-
-
-def in_utc(text: str) -> datetime:
-    """As the gradebook keeps it. No other form is read: 05.12.2026 is in May for some readers, a bare day begins at
-    0:00, and nbgrader's own reader takes +0100 for something else."""
-    zone = " %z" if text.count(" ") > 1 else ""
-    read = datetime.strptime(text.replace(" UTC", " +0000"), FORM + zone)
-    return read.astimezone(UTC).replace(tzinfo=None) if zone else read
 
 
 def course() -> tuple[Config, Gradebook]:

@@ -19,7 +19,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import notebook_hash
 
 from autograder.bank import find
-from autograder.classroom import cohort, grading, handed_in, trying
+from autograder.classroom import cohort, collecting, grading, handed_in, trying
 from autograder.classroom.taken import TAKEN
 from autograder.referee.submission import Submission
 from course_lib.places import environment
@@ -130,6 +130,16 @@ def test_odd_hand_ins_are_told_in_a_line_each(tmp_path, monkeypatch, capsys):
         assert all(part in line for part, line in zip(parts, said, strict=True))
 
 
+def test_a_timestamp_that_is_none_is_told_once(tmp_path, capsys):
+    folder = notebook(RIGHT, tmp_path / "submitted/ada" / UNIT / f"{NAME}.ipynb").parent
+    (folder / handed_in.STAMP).write_text("2026-12-02 08:00 PST")
+    where = {"root": str(tmp_path), "release_directory": str(COURSE / "notebooks"), "assignment_id": UNIT}
+    for _ in range(2):
+        cohort.taken_in(CourseDirectory(**where), TAKEN)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("ada: timestamp.txt says '2026-12-02 08:00 PST', which is no time: it is timestamp.txt.0")
+
+
 @pytest.mark.slow
 def test_a_folder_that_cannot_be_written_refuses_the_run(course):
     (course / "verdicts").write_text("a file where the folder should be")
@@ -177,20 +187,21 @@ def test_a_run_killed_at_any_point_and_begun_again_ends_with_the_same_gradebook(
     assert "s in all" in said  # the end of the progress
 
 
-def test_collect_follows_no_link_and_one_folder_that_cannot_be_copied_stops_nobody(course, monkeypatch, request):
+def test_collect_follows_no_link_and_nothing_in_the_exchange_stops_it_for_others(course, monkeypatch, request):
     monkeypatch.chdir(course)  # and back at the end
     exchange = course.with_name(f"{course.name}-exchange")
     request.addfinalizer(lambda: subprocess.run(["rm", "-rf", exchange, course / "submitted"]))  # too deep
+    first = "2026-01-01 10:00:00.000000 UTC"
     inbound = exchange / "speed-of-light/inbound"
     inbound.mkdir(parents=True)
     shutil.rmtree(course / "submitted")
     secret = course / "secret.txt"
     secret.write_text("the instructor's own")
 
-    def handed(student):
-        folder = inbound / f"{student}+{UNIT}+2026-01-01 10:00:00.000000 UTC+00"
+    def handed(student, when=first):
+        folder = inbound / f"{student}+{UNIT}+{when}+00"
         notebook(RIGHT, folder / f"{NAME}.ipynb")
-        (folder / "timestamp.txt").write_text("2026-01-01 10:00:00.000000 UTC")
+        (folder / "timestamp.txt").write_text(when)
         (folder / "data").mkdir()
         (folder / "data/numbers.csv").write_text("1,2")
         return folder
@@ -201,8 +212,17 @@ def test_collect_follows_no_link_and_one_folder_that_cannot_be_copied_stops_nobo
     links = handed("cleo")
     (links / "notes.txt").symlink_to(secret)
     (links / "course").symlink_to(course / "solutions")
-    shutil.move(handed("dan"), course / "elsewhere")
-    (inbound / f"dan+{UNIT}+2026-01-01 10:00:00.000000 UTC+00").symlink_to(course / "solutions" / UNIT)
+    places = {student: inbound / f"{student}+{UNIT}+{first}+00" for student in ("dan", "dora", "dirk", "dave", "doug")}
+    places["dan"].symlink_to(course / "elsewhere")
+    (course / "elsewhere").mkdir()
+    os.mkfifo(course / "elsewhere/timestamp.txt")
+    places["dora"].symlink_to("/nowhere")
+    places["dirk"].symlink_to(places["dirk"])
+    os.mkfifo(places["dave"])
+    places["doug"].write_text("a file")
+    for odd in ("a*", "\x1b[31mred", "two\nlines"):
+        handed(odd)
+    (inbound / f"ada+{UNIT}+2026-02-01\x1b[31m+00").mkdir()
     (handed("eve") / "large").write_bytes(bytes(200 << 20))
     os.chdir(handed("fay"))
     for _ in range(1500):  # deeper than recursion
@@ -211,21 +231,50 @@ def test_collect_follows_no_link_and_one_folder_that_cannot_be_copied_stops_nobo
     os.chdir(course)
     (inbound / f"ada+{UNIT}+junk+00").mkdir()
     (handed("gil") / "timestamp.txt").write_text("junk")
-    status, said = run(course, "collect", UNIT, "--CollectApp.check_owner=False")
-    assert status == 0, said
+    (inbound / f"fay+{UNIT}+{first}+00/timestamp.txt").write_text("junk")
+    for folder in ("submitted", "submitted/hal"):
+        (course / folder).mkdir(0o700)
+    handed("ida")
+    (course / "submitted/ida").touch(0o600)
+    (course / "submitted/hal" / UNIT).symlink_to(handed("hal"))  # of an earlier version
+    status, said = run(course, "collect", UNIT)
+    assert status == 0 and "\x1b" not in said and "two\nlines" not in said, said
+    for name, why in {"dan": "a link", "dora": "a link", "dirk": "a link", "dave": "a pipe", "doug": "a file"}.items():
+        assert f"Left out: '{name}+{UNIT}+{first}+00' in the exchange: it is {why}, and no folder" in said
+    assert f"/ida+{UNIT}+{first}+00' could not be collected whole: NotADirectoryError" in said
+    assert f"Left out: '\\x1b[31mred+{UNIT}+" in said and f"Left out: 'a*+{UNIT}+" in said
     there = {path.parent.name: path for path in (course / "submitted").glob(f"*/{UNIT}")}
-    assert set(there) == {"ada", "bob", "cleo", "dan", "eve", "fay", "gil", "zoe"}
-    for student, path in there.items():
-        if student != "dan":
-            assert json.dumps(RIGHT) in (path / f"{NAME}.ipynb").read_text()
-        if student not in ("dan", "fay"):
-            assert (path / "data/numbers.csv").read_text() == "1,2"
-    assert there["dan"].is_symlink() and (there["cleo"] / "notes.txt").is_symlink()
-    assert (there["cleo"] / "course").is_symlink()
+    assert set(there) == {"ada", "bob", "cleo", "eve", "fay", "gil", "hal", "zoe"}
+    for path in there.values():
+        assert json.dumps(RIGHT) in (path / f"{NAME}.ipynb").read_text() and not path.is_symlink()
+        assert (path / "data/numbers.csv").read_text() == "1,2"
+    assert (there["cleo"] / "notes.txt").is_symlink() and (there["cleo"] / "course").is_symlink()
     assert not (there["bob"] / "pipe").exists() and not (there["eve"] / "large").exists()
-    assert not (there["gil"] / "timestamp.txt").exists(), "what is none ends every later run of collect"
+    assert not (there["gil"] / "timestamp.txt").exists() and not (there["fay"] / "timestamp.txt").exists()
+    assert "gil: timestamp.txt says 'junk', which is no time" in said
     closed = [course / "submitted", *(course / "submitted").iterdir(), there["ada"] / f"{NAME}.ipynb"]
     assert not [path for path in closed if path.stat().st_mode & 0o077]
+    for student in ("zoe", "dan", "fay"):
+        notebook(WRONG, handed(student, "2026-01-02 10:00:00.000000 UTC") / f"{NAME}.ipynb")
+    status, said = run(course, "collect", UNIT, "--update")
+    assert status == 0, said
+    for student in ("zoe", "dan", "fay"):
+        assert json.dumps(WRONG) in (course / "submitted" / student / UNIT / f"{NAME}.ipynb").read_text()
+
+
+def test_of_a_file_that_grows_while_it_is_collected_no_more_is_copied_than_was_counted(tmp_path, monkeypatch):
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from/x.bin").write_bytes(b"1" * 1000)
+    real = os.open
+
+    def grown(path, *words, **named):
+        if path == "x.bin":
+            (tmp_path / "from/x.bin").write_bytes(b"2" * 5000)
+        return real(path, *words, **named)
+
+    monkeypatch.setattr(os, "open", grown)
+    assert [*collecting.copied(tmp_path / "from", tmp_path / "to", [], 3000, 3000)] == []
+    assert (tmp_path / "to/x.bin").read_bytes() == b"2" * 1000
 
 
 def test_feedback_is_released_to_those_who_submitted_and_who_did_not_is_named(course):

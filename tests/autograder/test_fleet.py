@@ -1,5 +1,6 @@
 """What a fleet plans, asks of Slurm and tells, without Slurm; and workers of this machine."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -328,6 +329,28 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_judged(verdi
     monkeypatch.setattr(work, "VERDICTS", verdicts)
     work.room()
     assert [path.name for path in verdicts.iterdir()] == ["a file"]
+
+
+def test_a_hand_in_that_was_taken_back_since_costs_the_others_of_its_task_nothing(verdicts, monkeypatch, capsys):
+    """Of a text that several handed in the next one's file is read."""
+
+    class Known(contextlib.nullcontext):
+        asked = ()
+
+    def judging(item, alone):
+        if item.student == "ada":
+            raise FileNotFoundError(item.path)
+        return None if item.student == "bob" else Known()
+
+    monkeypatch.setattr(Item, "judging", judging)
+    monkeypatch.setattr(slurm, "alone", lambda: False)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    plan = planned(batches=((text("ada"), text("bob", "ben"), text("cy")),))
+    assert work.main(replace(plan, tier="interpreter"), 0) == 0
+    said = capsys.readouterr().out.splitlines()[1:]
+    assert [line.partition(" in ")[0] for line in said] == [
+        "ada: taken back since, or handed", "ben: judged", "cy: judged", "task 1:0 judged 3 of 3",
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------- workers of this machine

@@ -7,13 +7,17 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from datetime import datetime
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbgrader import converters
+from nbgrader.apps import api, autogradeapp
+from nbgrader.coursedir import CourseDirectory
 
 from autograder.bank import find
-from autograder.classroom import handed_in, limited
+from autograder.classroom import grading, handed_in, limited
 from autograder.referee.submission import Submission
 
 COURSE = Path(__file__).resolve().parents[2]
@@ -257,6 +261,7 @@ def test_a_fault_of_ours_costs_nobody_a_grade_and_goes_to_a_person(folder, monke
 
 
 def link(path: Path, to: Path | str) -> None:
+    path.parent.mkdir(exist_ok=True)
     if path.is_dir():
         path.rmdir()
     path.symlink_to(to)
@@ -367,29 +372,61 @@ def test_a_notebook_handed_in_later_counts(folder):
 
 
 STAMPS = {
-    "2026-01-01 10:00:00 UTC": True,
-    "2026-01-01 10:00:00.123456 America/Los_Angeles": True,
-    "2026-01-01T10:00:00+01:00": True,
-    "junk": False,
-    "0001-01-01 00:00:00 UTC": False,
-    "9999-12-31 23:59:59 UTC": False,
-    "9" * 20: False,
-    "2026-01-01 10:00:00 /etc/localtime": False,
-    "": False,
-    "2026-01-01 10:00:00 UTC" + " " * 500 + "x": False,
+    "2026-01-01 10:00:00 UTC": "10:00",
+    "2026-01-01 10:00:00.123456 UTC": "10:00",
+    "2026-01-01 10:00:00": "10:00",
+    "2026-01-01 10:00:00.123456 America/Los_Angeles": "18:00",
+    "2026-01-01T10:00:00+01:00": "09:00",
+    "2026-01-01T10:00:00.5Z": "10:00",
+    "2026-01-01 10:00 +0100": "09:00",
+    "2026-01-01 10:00 -08:00": "18:00",
+    "2026-01-01 10:00": "10:00",
+    "2026-01-01 10:00 PST": "",
+    "2026-01-01 10:00 Nowhere/At_All": "",
+    "2026-01-01 10:00 +99:00": "",
+    "2026-13-01 10:00": "",
+    "2026-01-01": "",
+    "05.12.2026 10:00": "",
+    "5/12/2026 10:00": "",
+    "junk": "",
+    "0001-01-01 00:00:00 UTC": "",
+    "9999-12-31 23:59:59 UTC": "",
+    "9" * 20: "",
+    "2026-01-01 10:00:00 /etc/localtime": "",
+    "": "",
+    "2026-01-01 10:00:00 UTC" + " " * 500 + "x": "",
 }
 
 
 @pytest.mark.parametrize("text", STAMPS, ids=lambda text: text.strip()[:40] or "empty")
-def test_a_timestamp_counts_where_nbgrader_can_read_it_and_is_put_aside_where_not(text, folder):
+def test_a_timestamp_counts_where_it_can_be_read_in_one_way_and_is_put_aside_and_told_where_not(text, folder):
     full(folder / f"{handed_in.STAMP}.0")
     full(folder / "timestamp.damaged")
     put(folder, text, handed_in.STAMP)
     put(folder, ANSWERED)
     taken = Taken(folder)
-    assert taken.has_answer and (taken.folder / handed_in.STAMP).exists() == STAMPS[text]
-    handed_in.put_aside_bad_stamp(folder)
-    assert (folder / handed_in.STAMP).exists() == STAMPS[text] != (folder / f"{handed_in.STAMP}.1").exists()
+    assert taken.has_answer and (taken.folder / handed_in.STAMP).exists() == bool(STAMPS[text])
+    if STAMPS[text]:
+        assert f"{handed_in.time_of(folder):%H:%M}" == STAMPS[text] == f"{handed_in.time_of(taken.folder):%H:%M}"
+    said = handed_in.put_aside_bad_stamp(folder)
+    assert bool(said) != bool(STAMPS[text]) and handed_in.time_of(folder) == handed_in.time_of(taken.folder)
+    assert (folder / handed_in.STAMP).exists() == bool(STAMPS[text]) != (folder / f"{handed_in.STAMP}.1").exists()
+
+
+def test_nbgrader_and_formgrader_read_times_as_we_do_and_through_no_link(folder, monkeypatch):
+    put(folder, "2026-01-01 10:00 +0100", handed_in.STAMP)
+    os.mkfifo(full(folder.parents[2] / "elsewhere") / handed_in.STAMP)
+    link(folder.parents[1] / "mallory" / UNIT, folder.parents[2] / "elsewhere")
+    for patched in ((CourseDirectory, "get_existing_timestamp"), (api.NbGraderAPI, "get_submitted_timestamp")):
+        monkeypatch.setattr(*patched, None)
+    for patched in (api, autogradeapp):
+        monkeypatch.setattr(patched, "Autograde", converters.Autograde)
+    grading.install()
+    course = CourseDirectory(root=str(folder.parents[2]))
+    lists = api.NbGraderAPI(course)
+    for student, when in (("eve", datetime(2026, 1, 1, 9)), ("mallory", None)):
+        assert lists.get_submitted_timestamp(UNIT, student) == when
+        assert course.get_existing_timestamp(course.format_path("submitted", student, UNIT)) == when
 
 
 NO_STAMP = {

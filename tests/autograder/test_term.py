@@ -227,16 +227,20 @@ def settings():
         ("submissions/lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "12345", "roofline"),
         ("submissions/lovelaceada_LATE_12345_67890_roofline-1.ipynb", "lovelaceada", "12345", "roofline-1"),
         ("submissions/lovelaceada_12345_67890_all.zip", "lovelaceada", "12345", "all"),
-        ("submissions/lovelaceada_12345_67890_7_assignsubmission_x.ipynb", "lovelaceada", "12345", "x"),
+        ("x/lovelaceada_12345_67890_7_assignsubmission_x.ipynb", "lovelaceada", "12345", "7_assignsubmission_x"),
         ("CS-1/Ada Lovelace_12345_assignsubmission_file_/roofline.ipynb", "Ada Lovelace", "12345", "roofline"),
-        ("CS_1/Ada Lovelace_12_assignsubmission_file_/my_roofline (1).ipynb", "Ada Lovelace", "12", "roofline (1)"),
+        ("CS_1/Ada Lovelace_12_assignsubmission_file_/my_roofline (1).ipynb", "Ada Lovelace", "12", "my_roofline (1)"),
         ("CS_1/Änne Müller-Lü_1_assignsubmission_file_roofline.ipynb", "Änne Müller-Lü", "1", "roofline"),
         ("CS/Ada_12_34_assignsubmission_file_/roofline.ipynb", "Ada_12", "34", "roofline"),  # "Ada_12" in Moodle
-        ("CS/Ada_1_assignsubmission_file_Bob_2_assignsubmission_file_x.ipynb", "Ada", "1", "x"),
+        ("CS/Ada_1_assignsubmission_file_B_2_assignsubmission_file_x.ipynb", "Ada", "1", "B_2_assignsubmission_file_x"),
+        ("CS/Bob_7_8_ Adams_99_assignsubmission_file_/roofline.ipynb", "Bob_7_8_ Adams", "99", "roofline"),
+        ("CS/B_7_assignsubmission_file__99_assignsubmission_file_/x.ipynb", "B_7_assignsubmission_file_", "99", "x"),
+        ("CS/Ada_1_assignsubmission_file_/draft_roofline.ipynb", "Ada", "1", "draft_roofline"),
+        ("CS/Ada_1_assignsubmission_file_/__MACOSX/._roofline.ipynb", "Ada", "1", "._roofline"),
         ("lovelaceada_12345_67890_roofline.ipynb", "lovelaceada", "12345", "roofline"),  # no archive
         ("Bob_2_assignsubmission_file_/Ada_1_assignsubmission_file_/roofline.ipynb", "Bob", "2", "roofline"),
         ("assignment_7_export/submission_12345/roofline.ipynb", "submission", "12345", "roofline"),
-        ("CS/assignment_7_export/submission_12/submission_3/my_x.ipynb", "submission", "12", "x"),
+        ("CS/assignment_7_export/submission_12/submission_3/my_x.ipynb", "submission", "12", "my_x"),
         ("CS/Ada_1_assignsubmission_file_/submission_3/x.ipynb", "Ada", "1", "x"),
         ("ada_roofline.ipynb", "ada", None, "roofline"),
     ],
@@ -270,6 +274,13 @@ def test_people_of_one_name_have_a_folder_each(term):
     assert "'s0' and 's1' have that name" in told[0] and "'id,lms_user_id' and 'ID,10'" in told[0]
 
 
+def zip_collected(term) -> subprocess.CompletedProcess:
+    shutil.copy(COURSE / late.SETTINGS, term)
+    line = [sys.executable, "-m", "nbgrader", "zip_collect", LESSON]
+    surroundings = environment() | {"PYTHONPATH": str(COURSE)}
+    return subprocess.run(line, cwd=term, env=surroundings, capture_output=True, text=True)
+
+
 def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybody(term):
     folder = term / "downloaded" / LESSON / "archive"
     folder.mkdir(parents=True)
@@ -287,13 +298,10 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
         book.add_student("ada", first_name="Ada", last_name="L")
         for number in (7, 9):
             book.add_student(f"eve{number}", first_name="Eve", last_name="M", lms_user_id=f"Participant {number}")
-    shutil.copy(COURSE / late.SETTINGS, term)
-    line = [sys.executable, "-m", "nbgrader", "zip_collect", LESSON]
-    surroundings = environment() | {"PYTHONPATH": str(COURSE)}
-    done = subprocess.run(line, cwd=term, env=surroundings, capture_output=True, text=True)
-    assert done.returncode == 0 and "cut short.zip cannot be taken apart" in done.stderr, done.stderr
+    done = zip_collected(term)
+    assert done.returncode == 1 and "cut short.zip cannot be taken apart" in done.stderr, done.stderr
     found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
-    ada = [f"ada/{LESSON}/roofline{number}.ipynb" for number in (" (2)", "")]
+    ada = [f"ada/{LESSON}/{name}.ipynb" for name in ("my_roofline", "roofline")]
     bob = [f"Bob/{LESSON}/{name}" for name in ("all.zip", "notes.ipynb")]
     eve = [f"{name}/{LESSON}/roofline.ipynb" for name in ("Eve M_8", "eve7")]
     assert [(term / "submitted" / one).read_text() for one in eve] == ["of number 8", "of number 7"]
@@ -301,6 +309,99 @@ def test_an_archive_in_which_one_students_zip_is_none_is_taken_apart_for_everybo
     assert f"Canvas marks cleo late, and not how late: write the time into submitted/cleo/{LESSON}/time" in done.stderr
     bob, ada = [*bob, eve[0]], [*ada, f"cleo/{LESSON}/roofline.ipynb", eve[1]]
     assert found == [*bob, *ada] and not (term / LESSON).exists()
+
+
+def archive(term, **files: dict[str, str]) -> None:
+    """Zips in the folder where `zip_collect` looks."""
+    folder = term / "downloaded" / LESSON / "archive"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, held in files.items():
+        with zipfile.ZipFile(folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+            for path, text in held.items():
+                packed.writestr(path, text)
+
+
+def texts(term) -> dict[str, str]:
+    """Student/file -> what was collected."""
+    files = (path for path in (term / "submitted").rglob("*") if path.is_file() and path.suffix != ".zip")
+    return {f"{path.parents[1].name}/{path.name}": path.read_text() for path in files}
+
+
+def test_a_students_zip_beside_other_hand_ins_is_not_opened(term):
+    with Gradebook(url(term)) as book:
+        book.add_student("dan")
+    names = {"bob_7_8_roofline.ipynb": "by another, in bob's name"}
+    archive(term, alice_1_2_all=names, dan_all=names, CS_101={"cleo_3_4_roofline.ipynb": "cleo's"})
+    done = zip_collected(term)
+    assert done.returncode == 0 and "not opened: 'alice_1_2_all.zip', 'dan_all.zip'" in done.stderr, done.stderr
+    found = sorted(str(path.relative_to(term / "submitted")) for path in (term / "submitted").rglob("*.*"))
+    assert found == [f"alice/{LESSON}/all.zip", f"cleo/{LESSON}/roofline.ipynb", f"dan/{LESSON}/all.zip"]
+
+
+def test_the_file_of_the_lessons_name_in_the_fewest_folders_keeps_it_and_no_name_ends_the_class(term):
+    name, of = "x" * 249 + ".ipynb", "{}_assignsubmission_file_/{}".format
+    archive(
+        term,
+        CS={
+            of("Ada_1", "backup/roofline.ipynb"): "earlier",
+            of("Ada_1", "__MACOSX/._roofline.ipynb"): "of a Mac",
+            of("Ada_1", "roofline.ipynb"): "ada's",
+            of("Ada_1", "roofline (2).ipynb"): "by hand",
+            of("Ada_1", "draft_roofline.ipynb"): "a draft",
+            of("Ada_1", "roofline.final.ipynb"): "final",
+            of("Bob_2", name): "bob 1",
+            of("Bob_2", f"a/{name}"): "bob 2",
+            of("Cleo_3", "\N{CJK UNIFIED IDEOGRAPH-4F5C}" * 100 + ".ipynb"): "cleo's",
+            of("Dan_4", "._roofline.ipynb"): "nothing else",
+            of("Eve_5", "\x1b[31m.ipynb"): "eve's",
+        },
+    )
+    done = zip_collected(term)
+    assert done.returncode == 0 and "\x1b[31m" not in done.stderr, done.stderr
+    found = texts(term)
+    ada = {"roofline": "ada's", "roofline (2)": "by hand", "roofline (3)": "earlier", "draft_roofline": "a draft"}
+    ada["roofline.final"] = "final"
+    assert {path: text for path, text in found.items() if path.startswith("Ada")} == {
+        f"Ada/{name}.ipynb": text for name, text in ada.items()
+    }
+    assert (
+        "roofline.ipynb' was taken for 'roofline.ipynb', and 'CS/Ada_1_assignsubmission_file_/backup/roo" in done.stderr
+    )
+    others = sorted(text for path, text in found.items() if not path.startswith("Ada"))
+    assert others == ["bob 1", "bob 2", "cleo's", "eve's", "nothing else"]
+    assert all(len(os.fsencode(path.partition("/")[2])) < 220 for path in found)
+
+
+def test_what_cannot_be_taken_out_of_an_archive_is_named_and_the_rest_is_collected(term):
+    of = "{}_assignsubmission_file_/roofline.ipynb".format
+    archive(term, CS={of("Ada_1"): "ada's", of("Bob_2"): "spoilt", of("x/../../Cleo_3"): "", of("Dan_4"): "dan's"})
+    path = term / "downloaded" / LESSON / "archive" / "CS.zip"
+    with zipfile.ZipFile(path) as packed:
+        at = packed.getinfo(of("Bob_2")).header_offset + 30 + len(of("Bob_2"))
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+    done = zip_collected(term)
+    assert done.returncode == 1 and "2 files are missing" in done.stderr, done.stderr
+    assert texts(term) == {"Ada/roofline.ipynb": "ada's", "Dan/roofline.ipynb": "dan's"}
+    for name in ("Bob_2", "x/../../Cleo_3"):
+        assert f"{of(name)!a} in {path} cannot be taken apart" in done.stderr
+
+
+def test_an_archive_that_would_fill_the_disk_is_not_unpacked_and_a_large_file_is_left_out(term, monkeypatch):
+    archive(term, CS={"a.ipynb": "x" * 300, "b.ipynb": "x" * 2000})
+    errors, names = [], SimpleNamespace(is_hand_in=lambda _: False)
+    app = SimpleNamespace(coursedir=CourseDirectory(root=str(term), max_file_size=1), collector_plugin_inst=names)
+    log = SimpleNamespace(info=print, error=lambda text, *words: errors.append(text % words))
+    extractor, folder = collecting.LmsArchive(), str(term / "downloaded" / LESSON / "archive")
+    monkeypatch.setattr(collecting.LmsArchive, "log", log)
+    monkeypatch.setattr(collecting.LmsArchive, "parent", app)
+    extractor.extract(folder, str(term / "extracted"))
+    assert [path.name for path in (term / "extracted").rglob("*.ipynb")] == ["a.ipynb"]
+    monkeypatch.setattr(collecting, "MOST", 2200)
+    extractor.extract(folder, str(term / "again"))
+    assert not list((term / "again").rglob("*.ipynb")) and extractor.missing == len(errors) == 2
+    assert "'b.ipynb' in" in errors[0] and "it unpacks to 0 GB, and the limit is 0" in errors[1]
 
 
 METADATA = """---
@@ -329,6 +430,14 @@ submission_104:
   - :name: Ada L
     :sid: ''
 submission_105: nobody
+submission_107:
+  :submitters:
+  - :name: Fay P
+    :sid: fay
+submission_108:
+  :submitters:
+  - :name: Mallory
+    :sid: fay
 """
 
 
@@ -338,21 +447,19 @@ def test_of_an_archive_of_gradescope_its_metadata_tell_who_handed_in_and_when(te
     theirs = "submission_106:\n  :submitters:\n  - :sid: '9'\n"  # of which Gradescope says nothing
     with zipfile.ZipFile(folder / "assignment_7_export.zip", "w") as archive:
         archive.writestr("assignment_7_export/submission_metadata.yml", METADATA)
-        for number in range(101, 107):
+        for number in range(101, 109):
             archive.writestr(f"assignment_7_export/submission_{number}/roofline.ipynb", f"of {number}")
         archive.writestr("assignment_7_export/submission_105/submission_metadata.yml", theirs)
     with Gradebook(url(term)) as book:
         book.add_student("007", last_name="L")
         book.add_student("bo", last_name="N", email="bo@uni.example")
         book.add_student("9", last_name="O", lms_user_id="10")
-    shutil.copy(COURSE / late.SETTINGS, term)
-    line = [sys.executable, "-m", "nbgrader", "zip_collect", LESSON]
-    surroundings = environment() | {"PYTHONPATH": str(COURSE)}
-    done = subprocess.run(line, cwd=term, env=surroundings, capture_output=True, text=True)
+    done = zip_collected(term)
     assert done.returncode == 0, done.stderr
     found = {path.parts[-3]: path.read_text() for path in (term / "submitted").rglob("roofline.ipynb")}
-    numbers = {"007": 101, "bo": 102, "9": 103, **{f"submission_{number}": number for number in (104, 105, 106)}}
+    numbers = {"007": 101, "bo": 102, "9": 103, **{f"submission_{number}": number for number in range(104, 109)}}
     assert found == {name: f"of {number}" for name, number in numbers.items()}
+    assert "submission_107 is of 'fay' by what Gradescope says, and so is another" in done.stderr
     assert "submission_103 is of several people: copy submitted/9 for the others" in done.stderr
     times = {path.parts[-3]: path.read_text() for path in (term / "submitted").rglob("timestamp.txt")}
     assert times == {"007": "2026-11-02 22:45:00"}

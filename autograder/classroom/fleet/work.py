@@ -14,8 +14,8 @@ import time
 
 from autograder.classroom.fleet import plans, slurm
 from autograder.classroom.fleet.plans import Plan, Text
-from autograder.classroom.taken import VERDICTS
-from autograder.classroom.verdicts import beside
+from autograder.classroom.taken import VERDICTS, Item
+from autograder.classroom.verdicts import Judging, beside
 from course_lib import device
 
 ROOM = 1 << 18  # bytes that must be free before anything is judged; a verdict with its picture takes a quarter of them
@@ -57,8 +57,13 @@ def main(plan: Plan, task: int) -> int:
 def _judged(text: Text, alone: bool) -> int:
     """Write every verdict of a text. Returns how many exercises could not be judged."""
     room()
-    item, began = text.who[0], time.monotonic()
-    with item.judging(alone) as judging:
+    began = time.monotonic()
+    found = ((item, _judging(item, alone)) for item in text.who)
+    item, judging = next(((item, judging) for item, judging in found if judging), (text.who[0], None))
+    if judging is None:
+        print(f"{item.student}: taken back since, or handed in again and not to be read", flush=True)
+        return 0
+    with judging:
         try:
             unjudged = [asked.name for asked in judging.asked if "file" not in judging.verdict(asked)]
         except OSError as error:
@@ -68,6 +73,14 @@ def _judged(text: Text, alone: bool) -> int:
     says = f", but not {', '.join(unjudged)}: see the fault above" if unjudged else ""
     print(f"{item.student}: judged in {time.monotonic() - began:.1f} s{says}", flush=True)
     return len(unjudged)
+
+
+def _judging(item: Item, alone: bool) -> Judging | None:
+    """None where the hand-in is no longer there, or can no longer be read: students hand in while a task waits."""
+    try:
+        return item.judging(alone)
+    except (OSError, ValueError):
+        return None
 
 
 def room() -> None:
