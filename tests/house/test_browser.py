@@ -163,6 +163,8 @@ def test_a_slider_that_is_moved_by_a_key_changes_its_picture(lab, browser, noteb
 
 UNIT, NAME, SPEED = "01_roofline", "roofline", "roofline_softmax_speed"
 HARM = "<script>window.harm = 1</script><img src=x onerror='window.harm = 1'>"
+# formgrade.js looks for the box of a score by its id, and a click on its buttons by their classes.
+SHIELD = f'<div class="nbgrader_cell"><h2 id="{SPEED}">Mine</h2><div class="full-credit">My thoughts</div></div>'
 TALLEST = 8000  # pixels of a page on which fifteen boxes wait
 
 
@@ -177,6 +179,7 @@ def classroom(tmp_path_factory):
     nbgrader(course, "generate_assignment", UNIT)
     solved = json.loads((COURSE / "solutions" / UNIT / f"{NAME}.ipynb").read_text())
     mine = {"cell_type": "markdown", "id": "harm", "metadata": {}, "source": f"My notes on this lesson. {HARM}"}
+    mine["source"] += f"\n\n# {SPEED}\n\n{SHIELD}"
     solved["cells"].insert(3, mine)
     (course / "submitted/ada" / UNIT).mkdir(parents=True)
     (course / "submitted/ada" / UNIT / f"{NAME}.ipynb").write_text(json.dumps(solved))
@@ -214,6 +217,7 @@ def test_an_instructor_opens_what_waits_marks_it_and_the_mark_survives_another_r
         browser.find_element("partial link text", "Submission #1").click()
         patience(browser).until(lambda b: b.find_elements("id", SPEED))
         look_at_the_page(browser)
+        browser.execute_script("$(':contains(My thoughts)').click()")
         box = browser.find_element("id", SPEED)
         assert box.is_displayed(), "what waits is open"
         give(browser, box, "3")
