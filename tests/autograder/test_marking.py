@@ -1,14 +1,17 @@
 """formgrader's page of a submission: what waits is open with its answer, question and guide; the rest is folded."""
 
 from collections import Counter
+from html import escape
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import nbformat
 import pytest
+from jinja2 import Environment, FileSystemLoader
 from nbconvert.exporters import HTMLExporter, html
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.converters import GenerateFeedback
-from nbgrader.server_extensions.formgrader import handlers
+from nbgrader.server_extensions.formgrader import base, handlers
 from traitlets.config import Config
 
 from autograder.classroom import export, marking, sanitize
@@ -203,3 +206,38 @@ def test_links_within_a_text_lead_to_its_headings():
     text = sanitize.harmless(sanitize.rendered("# My plan\n\n[above](#My-plan), [away](https://x.y/#My-plan)"))
     assert '<h1 id="own-My-plan">' in text and text.count('href="#own-My-plan"') == 2
     assert 'href="https://x.y/#My-plan"' in text
+
+
+HARM = "</script><svg onload=\"alert('O'Neill')\">"
+
+
+def test_names_are_text_on_the_page_of_a_submission(cells, tmp_path, monkeypatch):
+    """A folder is called as a student likes, and a display name comes from an LMS."""
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "roofline.ipynb")
+    monkeypatch.setattr(marking, "waiting", lambda book, submission: {})
+    monkeypatch.setattr(marking, "guides", lambda solved: {})
+    course = SimpleNamespace(source_directory="", format_path=lambda *parts: str(tmp_path))
+    exporter = SimpleNamespace(config=Config())
+    pages = marking.Pages(SimpleNamespace(settings={"nbgrader_exporter": exporter}, coursedir=course, gradebook=None))
+    names = ("assignment_id", "notebook_id", "submission_id", "base_url")
+    about = dict.fromkeys(names, "x") | {"index": 0, "total": 1, "notebook_path": f"/{HARM}"}
+    for person in ({"last_name": HARM, "first_name": "Ada"}, {"last_name": None, "first_name": None}):
+        page, _ = pages.from_filename(str(tmp_path / "roofline.ipynb"), about | {"student": HARM} | person)
+        assert Attributes(page).found["data-link", f"/{HARM}"] == 2 and escape(HARM, quote=False) in page
+        assert not [name for name, _ in Attributes(page).found if name == "onload"]
+
+
+def test_names_are_text_on_all_other_pages_of_formgrader(monkeypatch):
+    monkeypatch.setattr(base.BaseHandler, "render", base.BaseHandler.render)
+    monkeypatch.setattr(handlers.SubmissionHandler, "exporter", None)
+    marking.install()
+    plain = Environment(loader=FileSystemLoader(handlers.template_path))
+    handler = SimpleNamespace(settings={"nbgrader_jinja2_env": plain})
+    values = dict.fromkeys(("student_id", "assignment_id", "notebook_id", "course_dir", "current_config"), HARM)
+    for name in plain.list_templates(extensions=["tpl"]):
+        if name == "formgrade_404.tpl":  # it asks for a file that nbgrader does not have
+            continue
+        page = base.BaseHandler.render(handler, name, base_url="", **values)
+        assert 'onload="' not in page
+        calm = base.BaseHandler.render(handler, name, base_url="", **dict.fromkeys(values, "x"))
+        assert calm == plain.get_template(name).render(base_url="", **dict.fromkeys(values, "x")), "its own HTML stays"
