@@ -386,3 +386,22 @@ def test_pseudonyms_stay_differ_and_lead_back_from_the_seed_alone(folder):
 @pytest.mark.parametrize("text", ["=1+1", "+a", "-a", "@a", "\ta"])
 def test_a_spreadsheet_computes_no_name(text):
     assert export.as_text(text) == f"'{text}" and export.as_text("ada") == "ada"
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "\n", "\r"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@a", " =1", '"=1', "\uff1d1", "\uff0b1", "\uff0d1", "\uff20a"])
+def test_no_cell_begins_with_a_formula_whatever_separates_cells(separator, text, tmp_path):
+    """Spreadsheets separate by semicolons where a comma stands in numbers."""
+    assert export.as_text(f"x{separator}{text}") == f"x{separator}'{text}"
+    with (tmp_path / "x.csv").open("w", newline="") as file:
+        csv.writer(file, quoting=export.QUOTED).writerow([1.5, export.as_text(f"x{separator}{text}"), 2])
+    with (tmp_path / "x.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file, delimiter=separator if separator in ";\t" else ",") for cell in row]
+    with (tmp_path / "x.csv").open(newline="") as file:
+        assert len(next(csv.reader(file))) == 3
+    assert not [cell for cell in cells if cell.lstrip(' "').startswith(tuple("=+-@\uff1d\uff0b\uff0d\uff20"))]
+
+
+def test_words_with_signs_stay_as_they_are():
+    for text in ("o'neill-smith@example.org", "a-b; c+d", "roofline.graph (a GPU); why (a person)", None, ""):
+        assert export.as_text(text) == text
