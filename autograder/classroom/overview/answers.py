@@ -6,7 +6,7 @@ import ast
 import functools
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from autograder import exercise as exercises
@@ -50,12 +50,12 @@ def gathered(lesson: str) -> tuple[list[Answer], list[str]]:
         if not shown:
             ungraded.append(item.student)
             continue
-        code = item.code()
+        code, board = item.code(), item.on_board()
         for cell in taken.released(lesson, item.notebook).cells:
             about = cell.metadata.get("nbgrader", {})
             if about.get("grade") and about["grade_id"] in shown:
                 marks = book.get((item.student, item.notebook, about["grade_id"]))
-                found.append(_answer(item, cell, shown[about["grade_id"]], marks, code))
+                found.append(replace(_answer(item, cell, shown[about["grade_id"]], marks, code), board=board))
     return found, sorted(set(ungraded))
 
 
@@ -92,7 +92,6 @@ def _answer(item: Item, cell, shown: dict, marks: InBook | None, code: Submissio
         machine=verdict.get("machine", {}).get("name", ""),
         torch=verdict.get("machine", {}).get("torch", ""),
         source="" if _bare(source) in _released(item.lesson, item.notebook) else source,
-        board=item.on_board(),
         endless=tuple(verdict.get("endless", ())),
         **given,
     )
