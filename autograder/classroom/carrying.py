@@ -2,7 +2,8 @@
 
 `lab` keeps beside the copy in work/ what it was copied from (work/.given). So it is known what a student changed, and
 what the course changed since. Cells are the same when they have the same grade_id, or else the same id: of a cell that
-is not graded that is a hash of its text, so one that the course rewrote has another id.
+is not graded that is a hash of its text, so one that the course rewrote has another id. Where an editor dropped the
+ids or gave others, a cell with the text of one of the lesson's is that one.
 """
 
 from __future__ import annotations
@@ -144,12 +145,14 @@ class Found:
 
 def carried(mine: dict, new: dict, base: list[dict] | None) -> tuple[dict, list[str]]:
     """The new notebook with the student's text; and what is to be said. `base`: the cells it was copied from."""
+    known = {key(cell): cell for cell in [*new["cells"], *(base or ())]}
+    theirs = recognised(mine["cells"], known)
     my: dict[str, list[dict]] = {}
-    for cell in mine["cells"]:
+    for cell in theirs:
         my.setdefault(key(cell), []).append(cell)
     old = {key(cell): cell for cell in base or ()}
     found, said, cells = Found(), [], []
-    beside = left_over(mine["cells"], {key(cell) for cell in new["cells"]}, old, found, said)
+    beside = left_over(theirs, {key(cell) for cell in new["cells"]}, old, found, said)
     cells += beside.get(None, [])
     for cell in new["cells"]:
         *before, last = written(my.get(key(cell), []), cell, old.get(key(cell), cell)) or [None]
@@ -161,6 +164,24 @@ def carried(mine: dict, new: dict, base: list[dict] | None) -> tuple[dict, list[
     if base is None:
         said.insert(0, "Nobody knows from which version yours was copied: compare its empty cells with the new ones.")
     return {**new, "cells": unique(cells)}, [f"Carried over: {told}.", *said]
+
+
+def recognised(cells: list[dict], known: dict[str, dict]) -> list[dict]:
+    """A student's cells, each with an id: that of the lesson's cell which is there by its text and not by its name."""
+    there = {key(cell) for cell in cells}
+    missing: dict[tuple[str, str], list[str]] = {}
+    for name in known:
+        if name not in there:
+            missing.setdefault(kind_and_text(known[name]), []).append(name)
+    found = []
+    for cell in cells:
+        names = missing.get(kind_and_text(cell)) if key(cell) not in known else None
+        found.append({"id": "own", **cell, **({"id": names.pop(0)} if names else {})})
+    return found
+
+
+def kind_and_text(cell: dict) -> tuple[str, str]:
+    return cell["cell_type"], bare(cell)
 
 
 def written(copies: list[dict], *empty: dict) -> list[dict]:

@@ -180,6 +180,16 @@ def is_finished(notebook: Path) -> bool:
     return all(c.outputs for c in cells if c.cell_type == "code" and is_grade(c) and not is_solution(c))
 
 
+def is_as_graded(coursedir: CourseDirectory, taken: str, student: str) -> bool:
+    """Whether what was read last is what the marks are for: of the same time, with the same answers and own cells."""
+    steps = coursedir.autograded_directory, taken
+    graded, there = (Path(coursedir.format_path(step, student, coursedir.assignment_id)) for step in steps)
+    return _stamp(graded) == _stamp(there) and all(
+        is_finished(graded / name) and _own(graded / name) == _own(there / name)
+        for name in notebooks(released(coursedir))
+    )
+
+
 def _stamp(graded: Path) -> str:
     path = graded / handed_in.STAMP
     return path.read_text() if path.exists() else ""

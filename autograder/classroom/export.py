@@ -29,17 +29,22 @@ from autograder.judging.verdict import for_speed
 COLUMNS = """assignment duedate timestamp student_id lms_user_id last_name first_name email raw_score
     late_submission_penalty score max_score speed_score max_speed_score waits why""".split()
 
+QUOTED = csv.QUOTE_NONNUMERIC  # of tables: no sign within a text ends its cell
 WORDLESS = re.compile(r"<img(?=\s)(?![^>]*\salt=)")
 NO_WORDS = "No description has been provided for this image"
-OTHERS = "student_id last_name first_name email why".split()  # whose text is not ours
+OTHERS = "student_id lms_user_id last_name first_name email why".split()  # whose text is not ours
 MADE_OF = re.compile(r"<!-- made of (\w+) -->\s*$")
 CALLED = "speed_of_light_called"  # in a cell's metadata, for the template
 FIRST = "speed_of_light_first"  # in a notebook's: HTML of what stands above the list of marks
 
 
-def as_text(name: str | None) -> str | None:
-    """A spreadsheet takes a cell that begins so for a formula."""
-    return f"'{name}" if (name or "").startswith(("=", "+", "-", "@", "\t", "\r")) else name
+# A spreadsheet computes a cell that begins so. Where it separates cells by semicolons or tabs, one begins after these.
+FORMULA = re.compile(r"""(?:^|(?<=[;\t\r\n]))(?=[\s"]*[=+\-@\uff1d\uff0b\uff0d\uff20])|^(?=[\t\r])""")
+
+
+def as_text(text: str | None) -> str | None:
+    """A cell of others' text, which no spreadsheet computes."""
+    return FORMULA.sub("'", text) if text else text
 
 
 class Grades(ExportPlugin):
@@ -54,7 +59,7 @@ class Grades(ExportPlugin):
         self.settle(gradebook)
         chosen = [list(map(str, names)) for names in (self.assignment, self.student)]
         with open(to, "w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            table = csv.DictWriter(file, COLUMNS, extrasaction="ignore", quoting=QUOTED)
             table.writeheader()
             rows = self._rows(gradebook, *chosen)
             table.writerows(row | {name: as_text(row.get(name)) for name in OTHERS} for row in rows)

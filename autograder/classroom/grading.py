@@ -21,7 +21,7 @@ from nbgrader.apps import api, autogradeapp
 from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Bool, Unicode
+from traitlets import Bool, List, Unicode
 from traitlets.config import Config
 
 from autograder.classroom import cohort
@@ -57,6 +57,7 @@ class Autograde(converters.Autograde):
     """nbgrader's own command, and the button of formgrader, over folders that were written here."""
 
     only_known = Bool(False, help="leave out submissions that lack a verdict, and judge nothing").tag(config=True)
+    again = List(Unicode(), help="grade these students alone, and of them nobody who handed in since").tag(config=True)
 
     def start(self) -> None:
         with contextlib.ExitStack() as held:
@@ -74,11 +75,15 @@ class Autograde(converters.Autograde):
             held.callback(setattr, self.coursedir, "submitted_directory", self.coursedir.submitted_directory)
             self.coursedir.submitted_directory = TAKEN
             self._stay, self._left_out = set(stay), set()
+            if self.again:
+                same = (one for one in self.again if cohort.is_as_graded(self.coursedir, TAKEN, one))
+                self._left_out = {*waits, *stay}.difference(same)
             if self.only_known:
-                self._left_out = set(without_verdicts(self.coursedir.assignment_id))
+                unjudged = without_verdicts(self.coursedir.assignment_id)
+                self._left_out.update(unjudged)
                 self.update_config(Config(JudgedNotebook={"only_known": True}))
-            if names := sorted(self._left_out):
-                self.log.warning("Left out, for want of a verdict: %s", ", ".join(names))
+                if unjudged:
+                    self.log.warning("Left out, for want of a verdict: %s", ", ".join(unjudged))
             held.callback(setattr, cohort, "progress", None)  # whoever writes marks next is not this run
             cohort.follow(self.coursedir, len(set(waits) - self._left_out))
             super().start()

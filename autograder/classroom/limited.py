@@ -28,6 +28,8 @@ PATIENCE_S = 60  # on a machine that does other things, and for a disk that does
 LARGEST = 100 << 20  # bytes of a notebook; a lesson solved and executed has 0.6 MB
 ANSWER = 16 << 20  # characters of what comes back; the longest lesson, solved, has 0.3 million
 MARKS = ("grade", "grade_id", "locked", "points", "schema_version", "solution", "task", "cell_type", "checksum")
+BOARD = "speed_of_light_board"  # in a notebook's metadata: whether its student may stand on the speed board
+NO_BOARD = re.compile(r"#\s*speed board: no\b", re.IGNORECASE)  # in any cell of code, run or not
 ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -93,6 +95,8 @@ def answer(data: bytes, release: str | None) -> dict:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             compile(cell.source, cell.name, "exec", dont_inherit=True)
     read_once(found.cells)
+    no_board = any(NO_BOARD.search(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    repaired["metadata"] = {**repaired["metadata"], BOARD: not no_board}
     return {"notebook": repaired, "notes": [*notes, *found.notes], "code": found.as_data()}
 
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from nbgrader.api import Gradebook, Student
 
 from autograder.classroom.counted import many
-from autograder.classroom.export import Grades, as_text
+from autograder.classroom.export import QUOTED, Grades, as_text
 from autograder.judging.verdict import for_speed
 
 
@@ -45,7 +45,7 @@ class Sheet(Grades):
         chosen = list(map(str, self.student))
         students = [one for one in gradebook.students if one.id in (chosen or [one.id])]
         with open(to, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(self.lines(students, columns))
+            csv.writer(file, lineterminator="\n", quoting=QUOTED).writerows(self.lines(students, columns))
         for column in columns:
             if empty := sum(column.waits(one.id) for one in students):
                 cells = f"{many(empty, 'cell')} {'are' if empty > 1 else 'is'}"

@@ -7,14 +7,17 @@ be changed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
+from html import escape
 from pathlib import Path
 
 import nbformat
+from jinja2 import Environment
 from nbconvert.exporters import HTMLExporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
-from nbgrader.server_extensions.formgrader import handlers
+from nbgrader.server_extensions.formgrader import base, handlers
 from nbgrader.utils import is_grade, is_solution
 
 from autograder.classroom.counted import many
@@ -24,11 +27,23 @@ from autograder.referee.submission import OWN
 
 MARKS = "speed_of_light_marking"  # in a cell's metadata, for the template
 TEMPLATES = Path(__file__).with_name("templates")
+NAMES = ("student", "last_name", "first_name", "notebook_path")  # what a student or a roster chose
 
 
 def install() -> None:
     """formgrader asks its handler for what makes a page."""
     handlers.SubmissionHandler.exporter = property(Pages)
+    base.BaseHandler.render = _render
+
+
+def _render(handler: base.BaseHandler, name: str, **values) -> str:
+    """nbgrader's own, which writes names into its pages as they are."""
+    return _escaping(handler.settings["nbgrader_jinja2_env"]).get_template(name).render(**values)
+
+
+@functools.cache
+def _escaping(environment: Environment) -> Environment:
+    return environment.overlay(autoescape=True)
 
 
 class Pages:
@@ -51,7 +66,8 @@ class Pages:
             f"{resources['notebook_id']}.ipynb",
         )
         prepare(notebook, waiting(self.handler.gradebook, resources["submission_id"]), guides(solved))
-        return self.exporter.from_notebook_node(notebook, resources=resources)
+        named = {name: escape(resources[name] or "") for name in NAMES}
+        return self.exporter.from_notebook_node(notebook, resources=resources | named)
 
 
 def waiting(book: Gradebook, submission: str) -> dict[str, str]:

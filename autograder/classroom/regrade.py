@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from autograder import exercise as exercises
@@ -55,21 +56,38 @@ def main(args: argparse.Namespace) -> int:
         print(f"regrade: {error}", file=sys.stderr)
         return REFUSED
     with taken.closed():
-        found = list(changes(args.lesson, args.exercise))
+        newer = handed_in_since(args.lesson)
+        found = list(changes(args.lesson, args.exercise, newer))
+    if newer:
+        print(f"Left out, since what was graded is not what lies there now: {', '.join(newer)}.")
+        print(f"To grade one of them: nbgrader autograde {args.lesson} --force --student={shlex.quote(newer[0])}")
     if not found:
-        print(f"Nobody has marks for {args.exercise} of {args.lesson} yet.")
+        print(f"Nobody {'else ' if newer else ''}has marks for {args.exercise} of {args.lesson} yet.")
         return DONE
     print("\n".join(told(args.exercise, found)))
     if not args.write:
         print("The gradebook is as it was. The same command with --write writes these points.")
         return DONE
     line = ["nbgrader", "autograde", args.lesson, "--force", f"--JudgedNotebook.only={args.exercise}"]
+    line += [f"--Autograde.again={student}" for student in dict.fromkeys(one.student for one in found)]
     return subprocess.run(line, cwd=HOME, env=environment(), check=False).returncode
 
 
-def changes(lesson: str, exercise: str) -> Iterable[Change]:
+def handed_in_since(lesson: str) -> list[str]:
+    """Students whose marks are for another hand-in than the one that lies there now."""
+    course = cohort.course(lesson)
+    return [
+        student
+        for student in cohort.taken_in(course, taken.TAKEN)
+        if shown_file(student, lesson, "", VERDICTS).parent.exists()
+        and not cohort.is_as_graded(course, taken.TAKEN, student)
+    ]
+
+
+def changes(lesson: str, exercise: str, left_out: Container[str] = ()) -> Iterable[Change]:
     """For everybody who has marks. What lacks a verdict of the exercise as it is now is judged here."""
-    book, items = in_book(cohort.gradebook(lesson), lesson), list(taken.items(lesson))
+    book = in_book(cohort.gradebook(lesson), lesson)
+    items = [item for item in taken.items(lesson) if item.student not in left_out]
     for number, item in enumerate(items, 1):
         end = "\n" if number == len(items) else ""
         print(f"\r{exercise}: {number} of {many(len(items), 'notebook')}", end=end, file=sys.stderr, flush=True)

@@ -45,6 +45,9 @@ LAYOUTS = {
         "lms_user_id": ("identifier",),
     },
 }
+# nbgrader looks for notebooks by patterns, in which `a*` stands for all students whose names begin so, and writes ids
+# into pages and scripts
+NOT_IN_IDS = "/*?[<>&\"'\\"
 NOT_STUDENTS = ("points possible", "student, test", "test student")  # rows of Canvas
 
 
@@ -149,9 +152,8 @@ def why_not(name: str, known: Iterable[str]) -> str:
         return "it has no id"
     if name in known:
         return f"{name} is there already"
-    # nbgrader looks for notebooks by patterns, in which `a*` stands for all students whose names begin so
-    if "/" in name or name.startswith(".") or not name.isprintable() or {*name} & {*"*?["}:
-        return f"{name!a} cannot be the name of a folder"
+    if name.startswith(".") or not name.isprintable() or {*name} & {*NOT_IN_IDS}:
+        return f"{name!a} cannot be an id: one begins with no dot and has none of {' '.join(NOT_IN_IDS)}"
     return ""
 
 

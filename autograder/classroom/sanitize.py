@@ -16,9 +16,11 @@ from html import unescape
 
 import bleach
 from bleach.css_sanitizer import CSSSanitizer
+from bleach.html5lib_shim import Filter
 from nbconvert.filters import Highlight2HTML, strip_files_prefix
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbgrader.server_extensions.formgrader.handlers import SubmissionFilesHandler
+from pygments.token import STANDARD_TYPES
 
 from autograder.referee.submission import visible
 
@@ -31,6 +33,9 @@ TAGS = {
 ATTRIBUTES = {name: ["id"] for name in HEADINGS}
 ATTRIBUTES |= {name: ["class"] for name in ("div", "span", "pre", "code")}  # colours of code
 ATTRIBUTES |= {name: ["style"] for name in ("td", "th")}  # alignment
+CLASSES = {*STANDARD_TYPES.values(), "highlight", "anchor-link"}  # of colours, and of the link behind a heading
+IN_TEXT = "own-"  # what the ids of headings begin with, and of no other element
+ID, CLASS, HREF = ((None, name) for name in ("id", "class", "href"))
 # Elsewhere, or on the same page: `http:page.html` is a file beside this page, and `//name` a server like this one.
 ELSEWHERE = re.compile(r"(?:https?://\w|mailto:)", re.IGNORECASE)
 NUMBERED = re.compile(r"&#(?:[0-9]+|x[0-9a-f]+);?", re.IGNORECASE)
@@ -45,14 +50,40 @@ def _of_picture(tag: str, name: str, value: str) -> bool:
 
 
 ATTRIBUTES |= {"a": _of_link, "img": _of_picture}
+
+
+class _OwnNames(Filter):
+    """Ids, links to them and classes of a text, as the page can bear them."""
+
+    def __iter__(self):
+        for token in super().__iter__():
+            if token["type"] in ("StartTag", "EmptyTag"):
+                found = token["data"]
+                if ID in found:
+                    found[ID] = f"{IN_TEXT}{found[ID]}"
+                if found.get(HREF, "").startswith("#"):
+                    found[HREF] = f"#{IN_TEXT}{found[HREF][1:]}"
+                if classes := CLASSES.intersection(found.pop(CLASS, "").split()):
+                    found[CLASS] = " ".join(sorted(classes))
+            yield token
+
+
 CLEANER = bleach.Cleaner(
-    TAGS, ATTRIBUTES, protocols=("http", "https", "mailto"), css_sanitizer=CSSSanitizer(["text-align"])
+    TAGS,
+    ATTRIBUTES,
+    protocols=("http", "https", "mailto"),
+    filters=[_OwnNames],
+    css_sanitizer=CSSSanitizer(["text-align"]),
 )
 
 
 class _OnlyPython(IPythonRenderer):
     def block_code(self, code: str, info: str | None = None) -> str:
         return super().block_code(code, info if (info or "").strip() == "python" else None)
+
+    def _embed_image_or_attachment(self, src: str) -> str:
+        """No picture of the notebook is here; nbconvert ends at one that is missing."""
+        return src
 
 
 def rendered(source: str) -> str:

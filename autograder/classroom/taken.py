@@ -13,6 +13,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.classroom.handed_in import CODE, PERSON
+from autograder.classroom.limited import BOARD
 from autograder.classroom.verdicts import Judging, run_seed
 from autograder.referee.submission import Submission
 from course_lib.places import HOME, RELEASES
@@ -35,8 +36,15 @@ class Item:
 
     def code(self) -> Submission | None:
         """What is run of it; None where it could not be taken apart, which a person looks at."""
-        about = json.loads(self.path.read_text(encoding="utf-8"))["metadata"]
+        about = self._about()
         return None if about.get(PERSON) or CODE not in about else Submission.of_data(about[CODE])
+
+    def on_board(self) -> bool:
+        """Whether the student may stand on the speed board: not before it is known that they do not mind."""
+        return self._about().get(BOARD, False)
+
+    def _about(self) -> dict:
+        return json.loads(self.path.read_text(encoding="utf-8"))["metadata"]
 
     def judging(self, alone: bool = True) -> Judging | None:
         code = self.code()

@@ -318,6 +318,13 @@ def test_an_appeal_and_a_mended_exercise_from_hand_in_to_gradebook(tmp_path):
     assert "start.axpy: marks that change: 2; that stay as they are: 1." in told
     assert "2.5 points stays, and a person is asked" in told
     assert scores() == before == {"ada": [5.0, None, 0], "bob": [3.57, None, 0], "cleo": [3.57, 2.5, 0]}
-    ours("regrade", unit, "start.axpy", "--write")
+    ada, kept = tmp_path / "submitted/ada" / unit / f"{name}.ipynb", tmp_path / "kept.ipynb"
+    shutil.move(ada, kept)
+    shutil.copy(COURSE / "notebooks" / unit / f"{name}.ipynb", ada)  # copied in, and nothing in it is solved
+    left_out = "Left out, since what was graded is not what lies there now: ada."
+    told = ours("regrade", unit, "start.axpy", "--write")
+    assert left_out in told and "start.axpy: marks that change: 2; that stay as they are: 0." in told
     assert scores() == {"ada": [5.0, None, 0], "bob": [5.0, None, 0], "cleo": [5.0, 2.5, 1]}
+    assert left_out in ours("regrade", unit, "start.axpy"), "also where it was read before"
+    shutil.move(kept, ada)
     assert "that change: 0; that stay as they are: 3" in ours("regrade", unit, "start.axpy")

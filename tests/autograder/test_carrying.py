@@ -9,6 +9,7 @@ import pytest
 from autograder.classroom import carrying
 from autograder.classroom.lab import copy_missing
 from autograder.referee.submission import extract
+from course_lib.places import RELEASES
 
 STUB = 'def double(x):\n    raise NotImplementedError("not written yet")'
 ANSWER = "def double(x):\n    return x + x"
@@ -76,6 +77,38 @@ def test_a_cell_of_ones_own_stays_behind_its_neighbour_and_one_edited_is_kept():
         "import math", "# Lesson", "print('mine')", "helper = 3", "new demonstration", ANSWER,
     ]  # fmt: skip
     assert said == ["Carried over: 1 answer, 2 cells of your own, 1 cell that you had edited."]
+
+
+@pytest.mark.parametrize("ids", ["none", "others"])
+@pytest.mark.parametrize("base", [BASE, None])
+def test_where_an_editor_dropped_the_ids_or_gave_others_cells_are_known_by_their_text(ids, base):
+    mine = notebook(PROSE, DEMO, cell("helper = 3"), answer(ANSWER))
+    mine["cells"] += [dict(BASE["cells"][3]), cell("other = 4")]
+    for number, one in enumerate(mine["cells"]):
+        del one["id"]
+        one |= {"id": f"c0ffee-{number}"} if ids == "others" else {}
+    made, said = carry(mine, notebook(*BASE["cells"][:4], cell("a new demonstration")), base)
+    assert [text for _, text in texts(made)] == [
+        "# Lesson", DEMO["source"], "helper = 3", ANSWER, "check(1)", "other = 4", "a new demonstration",
+    ]  # fmt: skip
+    assert "Carried over: 1 answer, 2 cells of your own." in said
+    assert len({one["id"] for one in made["cells"]}) == 7
+
+
+def test_a_lesson_without_ids_grows_by_nothing_but_what_is_the_students():
+    release = json.loads((RELEASES / "01_roofline/roofline.ipynb").read_text())
+    for ids in (None, "x"):
+        mine = json.loads(json.dumps(release))
+        for number, one in enumerate(mine["cells"]):
+            one.pop("id")
+            one |= {"id": f"{ids}{number}"} if ids else {}
+            if carrying.is_answer(one):
+                one["source"] = "MINE"
+        new = json.loads(json.dumps(release))
+        new["cells"][1] |= {"source": "a new text", "id": "0" * 12}
+        made, _ = carrying.carried(mine, new, release["cells"])
+        assert len(made["cells"]) == len(release["cells"])
+        assert [one["source"] == "MINE" for one in made["cells"]] == [*map(carrying.is_answer, made["cells"])]
 
 
 def test_an_edited_demonstration_that_the_lesson_dropped_is_kept_as_text_that_nothing_runs():

@@ -417,6 +417,13 @@ def test_another_text_without_another_time_is_named_and_with_force_graded(chosen
     assert chosen({}, force=True) == ["ada", "bob", "cleo", "dan"]
 
 
+def test_an_exercise_is_graded_anew_for_those_who_are_named_and_did_not_hand_in_since(chosen, course):
+    chosen({"ada": ("", ""), "bob": ("", ""), "cleo": ("10", "10"), "dan": ("", "")})
+    notebook(RIGHT, course / "submitted/bob" / UNIT / f"{NAME}.ipynb")
+    (course / "submitted/cleo" / UNIT / "timestamp.txt").write_text("2026-01-01 11:00:00 UTC")
+    assert chosen({}, force=True, again=["ada", "bob", "cleo"]) == ["ada"]
+
+
 @pytest.mark.slow
 def test_only_known_leaves_out_whoever_lacks_a_verdict_whatever_the_folder_is_called(chosen, course, monkeypatch):
     """nbgrader's own list of names to leave out is taken apart at commas."""

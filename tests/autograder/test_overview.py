@@ -317,7 +317,7 @@ def folder(tmp_path, monkeypatch):
     path = taken.Item("ada", LESSON, NAME).path
     notebook = json.loads(path.read_text())
     code = notebook["metadata"][CODE]
-    code["cells"].append(["roofline_softmax", f"{SOFTMAX}# Speed board: no\n"])
+    code["cells"].append(["roofline_softmax", SOFTMAX])
     code["untouched"].remove("softmax")
     path.write_text(json.dumps(notebook))
     verdict = {"mistake": "no_mask", "seconds": 1.5, "share": None, "text": ["why"]}
@@ -338,9 +338,32 @@ def test_what_the_files_say_is_gathered(folder):
     found, ungraded = answers.gathered(LESSON)
     assert ungraded == ["zoe"]
     work, softmax = found
-    assert (work.name, work.tried, work.board) == ("roofline.work", False, False)
+    assert (work.name, work.tried, work.board) == ("roofline.work", False, True)
     assert (softmax.points, softmax.mistake, softmax.seconds, softmax.machine) == (5.0, "no_mask", 1.5, "a laptop")
     assert softmax.tried and softmax.source.startswith(SOFTMAX)
+
+
+@pytest.mark.parametrize(
+    "place", ["setup", "roofline_softmax", "roofline_softmax_check", "roofline_softmax_speed", "a demonstration", "own"]
+)
+def test_who_writes_that_they_want_no_board_is_on_none_wherever_they_write_it(folder, place):
+    ada, handed = taken.Item("ada", LESSON, NAME), folder.parent / "submitted/ada" / LESSON
+    assert ada.on_board()
+    notebook = json.loads((handed / f"{NAME}.ipynb").read_text())
+    code = [one for one in notebook["cells"] if one["cell_type"] == "code"]
+    names = [
+        "setup" if "setup" in one["metadata"].get("tags", ()) else one["metadata"].get("nbgrader", {}).get("grade_id")
+        for one in code
+    ]
+    cell = {**code[0], "id": "own", "metadata": {}, "source": "%%writefile x.py\n"}
+    if place == "own":
+        notebook["cells"].append(cell)
+    else:
+        cell = code[names.index(None if place == "a demonstration" else place)]
+    cell["source"] = "".join(cell["source"]) + "\n# Speed board: no\n"
+    (handed / f"{NAME}.ipynb").write_text(json.dumps(notebook))
+    take(handed, RELEASES / LESSON, folder.parent / taken.TAKEN / "ada" / LESSON)
+    assert not ada.on_board() and not any(one.board for one in answers.gathered(LESSON)[0])
 
 
 def test_odd_hand_ins_and_cells_that_do_not_end_are_gathered(folder):
@@ -386,3 +409,22 @@ def test_pseudonyms_stay_differ_and_lead_back_from_the_seed_alone(folder):
 @pytest.mark.parametrize("text", ["=1+1", "+a", "-a", "@a", "\ta"])
 def test_a_spreadsheet_computes_no_name(text):
     assert export.as_text(text) == f"'{text}" and export.as_text("ada") == "ada"
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "\n", "\r"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@a", " =1", '"=1', "\uff1d1", "\uff0b1", "\uff0d1", "\uff20a"])
+def test_no_cell_begins_with_a_formula_whatever_separates_cells(separator, text, tmp_path):
+    """Spreadsheets separate by semicolons where a comma stands in numbers."""
+    assert export.as_text(f"x{separator}{text}") == f"x{separator}'{text}"
+    with (tmp_path / "x.csv").open("w", newline="") as file:
+        csv.writer(file, quoting=export.QUOTED).writerow([1.5, export.as_text(f"x{separator}{text}"), 2])
+    with (tmp_path / "x.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file, delimiter=separator if separator in ";\t" else ",") for cell in row]
+    with (tmp_path / "x.csv").open(newline="") as file:
+        assert len(next(csv.reader(file))) == 3
+    assert not [cell for cell in cells if cell.lstrip(' "').startswith(tuple("=+-@\uff1d\uff0b\uff0d\uff20"))]
+
+
+def test_words_with_signs_stay_as_they_are():
+    for text in ("o'neill-smith@example.org", "a-b; c+d", "roofline.graph (a GPU); why (a person)", None, ""):
+        assert export.as_text(text) == text

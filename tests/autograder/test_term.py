@@ -120,16 +120,22 @@ def test_a_list_of_students_is_read_whoever_wrote_it_and_in_whatever_encoding(te
 
 
 def test_rows_that_name_no_student_are_told_by_their_lines():
-    text = "id,last_name\nada,L\n,Nobody\nada,L\n../up,X\nA.D.A,L\nMu\u0308ller,M\na*,X\n"
+    text = "id,last_name\nada,L\n,Nobody\nada,L\n../up,X\nA.D.A,L\nMu\u0308ller,O'M\na*,X\n"
+    may_not = "cannot be an id: one begins with no dot and has none of / * ? [ < > & \" ' \\."
     read = roster.students_of(text.encode())
     assert set(read.students) == {"ada", "A.D.A", "Müller"}
     assert read.told == [
         "Line 3 is left out: it has no id.",
         "Line 4 is left out: ada is there already.",
-        "Line 5 is left out: '../up' cannot be the name of a folder.",
-        "Line 8 is left out: 'a*' cannot be the name of a folder.",
+        f"Line 5 is left out: '../up' {may_not}",
+        f"Line 8 is left out: 'a*' {may_not}",
         "'A.D.A' and 'ada' look alike: is that one student?",
     ]
+
+
+@pytest.mark.parametrize("name", ["<img src=x>", '"+alert(1)+"', "o'neill", "a\\", "a&b", "a>"])
+def test_an_id_that_would_act_in_a_page_of_formgrader_is_nobodys(name):
+    assert roster.why_not(name, ()) and not roster.why_not("o-neill.ada@example.org_1 (2)", ())
 
 
 def test_a_name_that_stands_for_several_students_is_nobodys(term, capsys):
@@ -724,9 +730,10 @@ def test_the_readers_take_what_these_systems_write_and_refuse_what_they_refuse()
 @pytest.mark.parametrize("kind", [lms.Canvas, lms.Moodle, lms.Gradescope])
 def test_a_name_is_no_formula_in_any_table(kind, marked):
     with Gradebook(url(marked)) as book:
-        book.update_or_create_student("fast", first_name="=1+1", last_name="@x", email="+y")
+        book.update_or_create_student("fast", first_name="=1+1", last_name="@x", email="+y;=1+1")
     cells = [cell for row in table(marked, kind, "x.csv", lesson=LESSON) for cell in row]
     assert any("@x" in cell for cell in cells) and not any(cell.startswith(("=", "@", "+")) for cell in cells)
+    assert ";=" not in (marked / "x.csv").read_text()
 
 
 @pytest.mark.parametrize("kind", [lms.Canvas, lms.Moodle, lms.Gradescope])

@@ -163,6 +163,10 @@ def test_a_slider_that_is_moved_by_a_key_changes_its_picture(lab, browser, noteb
 
 UNIT, NAME, SPEED = "01_roofline", "roofline", "roofline_softmax_speed"
 HARM = "<script>window.harm = 1</script><img src=x onerror='window.harm = 1'>"
+OTHER_PAGES = f"""manage_assignments manage_submissions/{UNIT} gradebook gradebook/{UNIT} gradebook/{UNIT}/{NAME}
+manage_students/ada manage_students/ada/{UNIT} manage_students""".split()
+# formgrade.js looks for the box of a score by its id, and a click on its buttons by their classes.
+SHIELD = f'<div class="nbgrader_cell"><h2 id="{SPEED}">Mine</h2><div class="full-credit">My thoughts</div></div>'
 TALLEST = 8000  # pixels of a page on which fifteen boxes wait
 
 
@@ -177,6 +181,7 @@ def classroom(tmp_path_factory):
     nbgrader(course, "generate_assignment", UNIT)
     solved = json.loads((COURSE / "solutions" / UNIT / f"{NAME}.ipynb").read_text())
     mine = {"cell_type": "markdown", "id": "harm", "metadata": {}, "source": f"My notes on this lesson. {HARM}"}
+    mine["source"] += f"\n\n# {SPEED}\n\n{SHIELD}"
     solved["cells"].insert(3, mine)
     (course / "submitted/ada" / UNIT).mkdir(parents=True)
     (course / "submitted/ada" / UNIT / f"{NAME}.ipynb").write_text(json.dumps(solved))
@@ -208,12 +213,15 @@ return [answer.right <= guide.left, Math.abs(answer.top - guide.top) < 40];
 def test_an_instructor_opens_what_waits_marks_it_and_the_mark_survives_another_run(classroom, browser):
     extension = "--ServerApp.jpserver_extensions={'nbgrader.server_extensions.formgrader': True}"
     words = ["-m", "jupyter_server", f"--ServerApp.root_dir={classroom}", extension]
+    with sqlite3.connect(classroom / "gradebook.db") as book:  # as a roster brings names
+        book.execute("update student set last_name = ?, first_name = ?", ("O'Neill & Co", HARM))
     with served(words, classroom) as (address, token):
         browser.get(f"{address}/login?token={token}&next=/formgrader/gradebook/{UNIT}/{NAME}")
         patience(browser).until(lambda b: b.find_elements("partial link text", "Submission #1"))
         browser.find_element("partial link text", "Submission #1").click()
         patience(browser).until(lambda b: b.find_elements("id", SPEED))
         look_at_the_page(browser)
+        browser.execute_script("$(':contains(My thoughts)').click()")
         box = browser.find_element("id", SPEED)
         assert box.is_displayed(), "what waits is open"
         give(browser, box, "3")
@@ -222,6 +230,11 @@ def test_an_instructor_opens_what_waits_marks_it_and_the_mark_survives_another_r
         browser.execute_script("$(arguments[0]).parents('details').prop('open', true)", comment)
         give(browser, comment, "well measured")
         patience(browser).until(lambda b: asked(classroom, COMMENT) == [("well measured",)])
+        for page in OTHER_PAGES:
+            browser.get(f"{address}/formgrader/{page}")
+            patience(browser).until(lambda b: b.find_elements("css selector", "#main-table td a"))
+            assert browser.execute_script("return window.harm") is None
+        assert f"O'Neill & Co, {HARM}" in browser.find_element("id", "main-table").text
     nbgrader(classroom, "autograde", UNIT, "--force")
     assert (asked(classroom, MARK), asked(classroom, COMMENT)) == ([(3.0,)], [("well measured",)])
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from autograder import exercise as exercises
@@ -17,8 +16,6 @@ from autograder.classroom.taken import VERDICTS, Item
 from autograder.classroom.verdicts import A_PERSON, Asked, asked_by, is_check, read, run_seed
 from autograder.referee.source import parsed
 from autograder.referee.submission import Submission
-
-NO_BOARD = re.compile(r"#\s*speed board: no\b", re.IGNORECASE)  # in any cell of code: this student is left out
 
 
 @dataclass(frozen=True)
@@ -53,12 +50,12 @@ def gathered(lesson: str) -> tuple[list[Answer], list[str]]:
         if not shown:
             ungraded.append(item.student)
             continue
-        code = item.code()
+        code, board = item.code(), item.on_board()
         for cell in taken.released(lesson, item.notebook).cells:
             about = cell.metadata.get("nbgrader", {})
             if about.get("grade") and about["grade_id"] in shown:
                 marks = book.get((item.student, item.notebook, about["grade_id"]))
-                found.append(_answer(item, cell, shown[about["grade_id"]], marks, code))
+                found.append(replace(_answer(item, cell, shown[about["grade_id"]], marks, code), board=board))
     return found, sorted(set(ungraded))
 
 
@@ -84,8 +81,7 @@ def _answer(item: Item, cell, shown: dict, marks: InBook | None, code: Submissio
     verdict = (read(VERDICTS / shown["verdict"]) if shown.get("verdict") else None) or {}
     entry = exercises.get(asked.name).entry
     given["why"] = given["why"] or (verdict["text"][0] if given["waits"] and verdict.get("text") else "")
-    cells = code.cells if code else ()
-    source = definition(entry, [one.source for one in cells])
+    source = definition(entry, [one.source for one in code.cells] if code else ())
     return Answer(
         name=asked.name,
         kind="speed" if asked.speed else "code",
@@ -96,7 +92,6 @@ def _answer(item: Item, cell, shown: dict, marks: InBook | None, code: Submissio
         machine=verdict.get("machine", {}).get("name", ""),
         torch=verdict.get("machine", {}).get("torch", ""),
         source="" if _bare(source) in _released(item.lesson, item.notebook) else source,
-        board=not any(NO_BOARD.search(one.source) for one in cells),
         endless=tuple(verdict.get("endless", ())),
         **given,
     )

@@ -7,7 +7,7 @@ import csv
 from pathlib import Path
 
 from autograder.classroom import taken
-from autograder.classroom.export import as_text
+from autograder.classroom.export import QUOTED, as_text
 from autograder.classroom.overview import answers, items, page
 from autograder.classroom.overview.answers import Answer
 
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
 def write_table(to: Path, found: list[Answer], names: dict[str, str]) -> None:
     """One row for each graded cell of each student."""
     with to.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
+        rows = csv.writer(file, quoting=QUOTED)
         rows.writerow(COLUMNS)
         for one in found:
             given = [one.points, one.out_of, one.waits, one.tried, one.mistake, one.seconds, one.share, one.machine]

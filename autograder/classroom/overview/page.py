@@ -205,7 +205,7 @@ def _board(answers: Sequence[Answer], names: dict[str, str]) -> str:
     said = (
         "Share of the reachable speed at the worst size, by pseudonym; the table beside this page says whose is whose. "
     )
-    said += "Who writes <code># speed board: no</code> in a cell of code is left out."
+    said += "Who writes <code># speed board: no</code> in any cell of code is left out."
     if len(gpus) > 1:
         kinds = ", ".join(f"{name} ({count})" for name, count in gpus.most_common())
         said += f" <strong>These were timed on different GPUs, so they do not compare: {_t(kinds)}.</strong>"
