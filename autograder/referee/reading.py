@@ -129,6 +129,11 @@ QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction
 TESTING, HOW_TO_TEST = {"TestCase", "TestSuite", "TextTestRunner"}, {"argv", "exit", "failfast", "verbosity"}
 BY_ITSELF = {"importlib.metadata.version", *(f"unittest.{name}" for name in TESTING)}  # imported from what leads on
 LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
+# What a graph takes in without looking into it, and what hides from a mode
+PAST_GRAPHS = set(
+    """allow_in_graph nonstrict_trace substitute_in_graph DisableTorchFunction DisableTorchFunctionSubclass
+    _disable_current_modes""".split()
+)
 COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._functorch.config.", "torch._inductor.config.")
 # In text or bytes that are no Python: lines of doctest, a pickle, a name that a library looks up
 NAMED = re.compile(rf"(?:{'|'.join(map(re.escape, OF_THE_GRADER))})\b")
@@ -192,6 +197,18 @@ def replacing(cells: tuple[Cell, ...]) -> Found:
     ours = [(cell, tree) for cell, tree in trees if not cell.name.startswith("setup ")]
     found = [(cell, said) for cell, tree in ours for aliases in meanings for said in _replacing(tree, aliases)]
     return sorted({(cell.name, node.lineno, why) for cell, (node, why) in found if node not in unused})
+
+
+@or_unreadable
+def past_graphs(cells: tuple[Cell, ...]) -> Found:
+    """Where the text names what a graph does not look into, where an exercise is about what the graph holds."""
+    trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := tree_of(cell))]
+    nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree) if hasattr(node, "lineno")]
+    return sorted(
+        (cell.name, node.lineno, f"uses {name}")
+        for cell, node in nodes
+        for name in PAST_GRAPHS.intersection(re.findall(r"\w+", " ".join(_texts(node))))
+    )
 
 
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
