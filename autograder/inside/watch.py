@@ -40,6 +40,7 @@ def watched(function: Callable, args: Sequence[Any], beside: int = 0) -> tuple[c
     kernels    name of a Triton kernel -> launches
     programs   [[name of the kernel, [grid]], ...], one entry a launch
     device     name -> how often the device ran it: kernels, copies and fills; empty without a GPU
+    dropped    how many more names there were than are told of operators, kernels and device
     threads    Python threads left over; processes: other processes of this sandbox left over
     blind      why the profiler may have missed something, or ""
     """
@@ -53,16 +54,19 @@ def watched(function: Callable, args: Sequence[Any], beside: int = 0) -> tuple[c
         recording.canary(number, elsewhere=True)
         recording.stop()
     kernels, programs = _launched(launches)
-    seen = {"operators": recording.operators(), "kernels": _bounded(kernels), "programs": programs[:SHOWN]}
+    operators, on_device = recording.operators(), Counter()
+    seen = {"operators": _bounded(operators), "kernels": _bounded(kernels), "programs": programs[:SHOWN]}
     seen |= {"device": {}, "threads": threads(), "processes": processes(beside), "blind": recording.blind}
     if _on_gpu():
         ran = recording.device_events()
-        seen["device"] = _bounded(Counter(name for name, _ in ran))
+        on_device.update(name for name, _ in ran)
+        seen["device"] = _bounded(on_device)
         seen["programs"] = [[name[:NAME], grid] for name, grid in ran if name in kernels][:SHOWN]
         missed = [name for name, count in kernels.items() if seen["device"].get(name[:NAME], 0) < count]
         empty = any(isinstance(arg, torch.Tensor) and not arg.numel() for arg in args)
         if missed and not answer.error and not empty:  # a launch of no program is counted, and the device runs nothing
             seen["blind"] = seen["blind"] or f"launches of {missed[0]} that no device event belongs to"
+    seen["dropped"] = sum(max(0, len(names) - SHOWN) for names in (operators, kernels, on_device))
     return answer, seen
 
 
@@ -114,7 +118,7 @@ class _Recording:
         except Exception as error:
             self._profile, self.blind = None, f"the profiler did not end: {calling.describe(error)}"
 
-    def operators(self) -> dict[str, int]:
+    def operators(self) -> Counter[str]:
         found: Counter[str] = Counter()
         if self._profile is not None:
             events = self._profile.kineto_results.events()
@@ -123,7 +127,7 @@ class _Recording:
             if found[CANARY] < self._canaries:
                 self.blind = self.blind or "operators known to have run were not recorded"
             found[CANARY] -= self._canaries
-        return _bounded(+found)
+        return +found
 
     def device_events(self) -> list[tuple[str, list[int]]]:
         """(name, grid) of everything that the device ran. The grid stands in the written trace only."""

@@ -38,7 +38,7 @@ LOOKING = {
     """.split()
 }
 # Not operators: bookkeeping of autograd and of the profiler.
-BOOKKEEPING = ("autograd::", "profiler::")
+BOOKKEEPING = ("autograd::engine::", "profiler::_record_function")
 # What an operator dispatches itself, as often as it does.
 MADE_OF = {"aten::isfinite": ("aten::abs", "aten::abs", "aten::mul"), "aten::isinf": ("aten::abs", "aten::abs")}
 # Kernels of torch that copy and fill, as a device calls them.
@@ -81,6 +81,7 @@ def judge_work(
     review = [
         "What the watched call reported is not what the referee's own code reports." if malformed else "",
         f"The watched call could not be seen whole: {seen['blind']}." if seen["blind"] else "",
+        _of_dropped(seen),
         _of_missing(missing),
         _of_halves(seen, emptied_right, halved),
         _of_looking(exercise, seen),
@@ -89,6 +90,12 @@ def judge_work(
         of_text(suspicious),
     ]
     return " ".join(filter(None, refused)), " ".join(filter(None, review))
+
+
+def _of_dropped(seen: Mapping) -> str:
+    if not seen["dropped"]:
+        return ""
+    return f"More operators and kernels ran than are told: {seen['dropped']} names are left out, and any could compute."
 
 
 def of_compiler(report: Mapping) -> tuple[str, str]:
@@ -136,7 +143,7 @@ def telling(reports: Sequence[Mapping]) -> int:
 
 def merged(reports: Iterable[Mapping]) -> dict:
     """What was seen in several calls, as one report."""
-    total = {"operators": {}, "kernels": {}, "device": {}, "programs": [], "threads": 0, "processes": 0, "blind": ""}
+    total, _ = _in_shape({})
     for report in reports:
         one, malformed = _in_shape(report)
         for part in ("operators", "kernels", "device"):
@@ -145,6 +152,7 @@ def merged(reports: Iterable[Mapping]) -> dict:
         total["programs"] += one["programs"]
         total["threads"] = max(total["threads"], one["threads"])
         total["processes"] = max(total["processes"], one["processes"])
+        total["dropped"] = max(total["dropped"], one["dropped"])
         total["blind"] = total["blind"] or one["blind"] or ("a report in no shape" if malformed else "")
     return total
 
@@ -421,8 +429,10 @@ def _in_shape(seen: Mapping) -> tuple[dict, bool]:
     parts = {name: _counts(seen.get(name)) for name in ("operators", "kernels", "device")}
     parts["programs"] = _grids(seen.get("programs"))
     parts |= {name: n if _is_count(n := seen.get(name)) else None for name in ("threads", "processes")}
+    parts["dropped"] = n if _is_count(n := seen.get("dropped", 0)) else None
     parts["blind"] = seen["blind"][:300] if isinstance(seen.get("blind"), str) else None
-    empty = {"operators": {}, "kernels": {}, "device": {}, "programs": [], "threads": 0, "processes": 0, "blind": ""}
+    empty = {"operators": {}, "kernels": {}, "device": {}, "programs": [], "threads": 0, "processes": 0, "dropped": 0}
+    empty["blind"] = ""
     malformed = any(value is None for value in parts.values())
     return {name: empty[name] if value is None else value for name, value in parts.items()}, malformed
 

@@ -20,13 +20,15 @@ from autograder.judging.verdict import CaseVerdict, Verdict
 from autograder.referee import everyday
 from autograder.referee.ablation import emptied, halved, not_found
 from autograder.referee.meeting import handed_on, meeting
-from autograder.referee.reading import added, replacing, suspicious
+from autograder.referee.reading import added, past_graphs, replacing, suspicious
 from autograder.referee.room import Lost, Room, Worker
 from autograder.referee.rounds import Round
 from autograder.referee.submission import Cell
 from course_lib import device
 
 KERNELS = 16  # of a submission that are switched off one by one; more are for a person
+BESIDE = "beside a kernel"  # what this says is about exercises that ask for kernels
+OF_GRAPHS = tuple(f"autograder.inside.probes.{probe}" for probe in ("towers:compiled", "hoisting:hoisted"))
 COMPILE_S = 40.0  # for the compiler's first step, which takes 0.2 s for each way to launch a kernel
 
 
@@ -75,6 +77,8 @@ def seen_from_within(room: Room, exercise: Exercise, verdict: Verdict, ranks: bo
     """
     cells = room.submission.cells
     found = [*replacing(cells), *(meeting(cells) if ranks else ())]
+    if exercise.probe in OF_GRAPHS:
+        found += past_graphs(cells)
     if exercise.kind == "kernel":
         found += [*everyday.without(suspicious(cells, *entries(exercise)), cells), *handed_on(cells)]
     text = of_text(sorted(set(found)))
@@ -83,6 +87,13 @@ def seen_from_within(room: Room, exercise: Exercise, verdict: Verdict, ranks: bo
     why = "What the course's own code saw of this answer, it saw in the process of the answer, which may change it."
     note = f"The points wait for a person. {why} {text}"
     return replace(verdict, points=0.0, held=verdict.points, note=note, pending=True)
+
+
+def past_the_clock(cells: tuple[Cell, ...], exercise: Exercise) -> str:
+    """What a person should look at before an answer is timed that computes as it likes: what tells a watched call from
+    a timed one, and what leads there."""
+    found = [*everyday.without(suspicious(cells, *entries(exercise)), cells), *handed_on(cells)]
+    return of_text([one for one in found if not one[2].endswith(BESIDE)])
 
 
 def entries(exercise: Exercise) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:

@@ -16,9 +16,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 
+import torch
+
 from autograder.inside.compiling import may_run
 from autograder.judging import ptx
-from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, statements
+from autograder.judging.proof import ALWAYS
+from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
 from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
 from autograder.referee.source import is_kernel, names_of_jit
 from autograder.referee.submission import BINDING, INNER, Cell
@@ -50,7 +53,8 @@ PARTS = (
     *("course_lib." + part for part in "interpreter kernels parallel compiled".split()),
     *OF_THE_GRADER,
     "course_lib.torch_inside.reuse",  # it runs text
-    "functools.singledispatch",
+    "functools.singledispatch",  # it evaluates annotations
+    "functools.singledispatchmethod",
     "numpy.ctypeslib",
     "numpy.f2py",
     "numpy.load",
@@ -74,7 +78,7 @@ HARMLESS = set(
 )
 PUBLIC = "torch._foreach_"  # in torch's documentation, whatever its name says
 OPERATOR = "torch.library.custom_op"  # harmless with a name of one's own, "mine::gelu": it replaces nothing of torch
-TORCHS = {"aten", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
+TORCHS = {"aten", "autograd", "c10d", "higher_order", "inductor", "prim", "prims", "profiler", "quantized"}
 # of torch.nn what a model is made of, and the allowed operator that a part runs
 OF_MODELS = {
     "nn.Module": "",
@@ -89,6 +93,7 @@ FOREIGN = (
     - IMPORTS
     - {"array", "chunk", "code", "profiler", "select", "signal", "test", "trace", "types"}
 )
+OF_ITSELF = set("bool bytearray bytes dict float frozenset int list set str tuple".split())  # `case int(x)` is x itself
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # documented, whatever their names say
 OWN = ("self", "cls", "ctx")  # whose attributes a submission sets
 SETTABLE = {"bias", "grad", "requires_grad", "weight"}  # of any tensor or layer
@@ -110,18 +115,36 @@ DUNDERS = set(
 # Settings, not patches: the one kind of assignment into a module that a lesson itself makes.
 SETTINGS = ("torch.backends.", "matplotlib.", "pandas.options.display.")
 # Of the code that launches kernels, or is called by it: what could do their work, or tell one call from another.
-NOT_BESIDE_KERNELS = ("numpy", "pandas", "matplotlib", "operator", "time", "random", "statistics") + tuple(
-    "torch.cuda." + part for part in "CUDAGraph Stream graph graphs make_graphed_callables stream".split()
-)
+NOT_BESIDE_KERNELS = ("numpy", "pandas", "matplotlib", "operator", "time", "random", "statistics")
 NAMES_NOT_BESIDE_KERNELS = {"globals"}
-ATTRIBUTES_NOT_BESIDE_KERNELS = {"data_ptr", "item", "numpy", "tolist"}
+ATTRIBUTES_NOT_BESIDE_KERNELS = {"data_ptr", "item", "numpy", "query", "storage_offset", "tolist"}
+# Modules of torch that lead on, and what of them may stand there: no events, streams or counts of memory
+OF_MODULES = {
+    "autograd": set("Function function function.once_differentiable grad".split()),
+    "cuda": set(
+        """current_device device device_count get_device_capability get_device_name get_device_properties is_available
+        is_bf16_supported""".split()
+    ),
+}
+# Methods of tensors that compute; not those that a list, a set or a string has too
+COMPUTING = {
+    name
+    for name in dir(torch.Tensor)
+    if callable(made := getattr(torch, name.removesuffix("_"), None)) and not isinstance(made, type)
+    if ALWAYS.isdisjoint({f"aten::{name}", f"aten::{name.removesuffix('_')}"}) and name not in BESIDE_KERNELS
+} - {part for kind in (dict, int, list, set, str) for part in dir(kind)}
+COMPUTING -= set(
+    """adjoint conj dsplit get_device grad hsplit is_complex is_conj is_distributed is_inference is_neg is_signed
+    median moveaxis numel resolve_conj resolve_neg swapaxes swapdims tensor_split vsplit""".split()
+)
 
 # Where a probe looks on from within: what puts another thing in the place of what it uses, and what leads there.
 REPLACING = BINDING | {"__builtins__", "__import__", "delattr"}
 REACHING = INNER | set(
-    """__closure__ __code__ __defaults__ __import__ __loader__ __subclasses__ _getframe currentframe f_back f_builtins
-    from_callable get_objects get_referents get_referrers modules register_callback setprofile setprofile_all_threads
-    settrace settrace_all_threads tb_frame tb_next wrote""".split()
+    """ForwardRef __annotations__ __closure__ __code__ __defaults__ __import__ __instancecheck__ __loader__
+    __match_args__ __spec__ __subclasses__ _getframe currentframe f_back f_builtins from_callable get_objects
+    get_referents get_referrers get_type_hints modules register_callback setprofile setprofile_all_threads settrace
+    settrace_all_threads singledispatch singledispatchmethod tb_frame tb_next wrote""".split()
 )
 # Of inspect: with one argument and no options they tell something, and neither changes nor runs anything.
 QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction signature".split())
@@ -129,6 +152,11 @@ QUESTIONS = frozenset("getdoc getmro getsource getsourcelines isclass isfunction
 TESTING, HOW_TO_TEST = {"TestCase", "TestSuite", "TextTestRunner"}, {"argv", "exit", "failfast", "verbosity"}
 BY_ITSELF = {"importlib.metadata.version", *(f"unittest.{name}" for name in TESTING)}  # imported from what leads on
 LEADING = set("builtins ctypes importlib inspect marshal pickle pkgutil pydoc runpy unittest".split())
+# What a graph takes in without looking into it, and what hides from a mode
+PAST_GRAPHS = set(
+    """allow_in_graph nonstrict_trace substitute_in_graph DisableTorchFunction DisableTorchFunctionSubclass
+    _disable_current_modes""".split()
+)
 COMPILERS_SETTINGS = ("torch._dynamo.config.", "torch._functorch.config.", "torch._inductor.config.")
 # In text or bytes that are no Python: lines of doctest, a pickle, a name that a library looks up
 NAMED = re.compile(rf"(?:{'|'.join(map(re.escape, OF_THE_GRADER))})\b")
@@ -172,9 +200,12 @@ def suspicious(
         if cell.name.startswith("setup "):
             continue
         host, lines = [top for top in statements(tree) if top in beside], set()
+        binds = set().union(*map(bound_by, statements(tree)))
+        to_other = bool(binds & free) and not binds & judged  # tensors compute in the cell of another exercise
         for aliases in meanings:
             unread = unused | _own_operators(tree, aliases) | _harmless(tree, aliases)
-            said = [*_read(tree, aliases, jits), *(one for top in host for one in _read_host(top, aliases, allowed))]
+            said = [one for top in host for one in _read_host(top, aliases, allowed, methods=not to_other)]
+            said += _read(tree, aliases, jits)
             lines |= {(node.lineno, why) for node, why in said if node not in unread}
         found += [(cell.name, line, why) for line, why in sorted(lines)]
     return found
@@ -194,11 +225,24 @@ def replacing(cells: tuple[Cell, ...]) -> Found:
     return sorted({(cell.name, node.lineno, why) for cell, (node, why) in found if node not in unused})
 
 
+@or_unreadable
+def past_graphs(cells: tuple[Cell, ...]) -> Found:
+    """Where the text names what a graph does not look into, where an exercise is about what the graph holds."""
+    trees = [(cell, tree) for cell in cells if not cell.name.startswith("setup ") and (tree := tree_of(cell))]
+    nodes = [(cell, node) for cell, tree in trees for node in ast.walk(tree) if hasattr(node, "lineno")]
+    return sorted(
+        (cell.name, node.lineno, f"uses {name}")
+        for cell, node in nodes
+        for name in PAST_GRAPHS.intersection(re.findall(r"\w+", " ".join(_texts(node))))
+    )
+
+
 def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     set_by_name = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and _sets_own(node, aliases)}
     set_by_name |= {name for node in ast.walk(tree) for name in _reads_own(node, aliases)}
     by_part = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    given = _given(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             within = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
@@ -212,6 +256,12 @@ def _replacing(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[ast.
             yield node, f"uses {dotted_of(node, aliases)}"
         elif isinstance(node, ast.Name) and dotted_of(node, aliases) == "autograder" and node not in by_part:
             yield node, "hands autograder on"
+        elif _names_dunder(node) in REACHING:
+            yield node, f"defines {_names_dunder(node)}"
+        elif isinstance(node, ast.MatchClass) and (_is_open(node, given) or not REACHING.isdisjoint(node.kwd_attrs)):
+            yield node, "looks something up by a pattern"
+        elif _computes_a_type(node):
+            yield node, "puts an annotation together"
         elif _asks_for_what_reaches(node):
             yield node, "looks up what leads to other code"
         elif _runs_text(node, aliases):
@@ -485,7 +535,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
     """What is out of place in any cell."""
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    pythons = _pythons(tree) - aliases.keys()
+    pythons, given = _pythons(tree) - aliases.keys(), _given(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, f"imports {one.name}") for one in node.names if _is_foreign(one.name, True))
@@ -496,10 +546,12 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
             yield node, f"uses {node.id}"
         elif isinstance(node, ast.Attribute):
             yield from ((node, why) for why in _of_attribute(node, aliases, node in called))
-        elif isinstance(node, ast.MatchClass) and node.kwd_attrs:
-            yield node, f"looks {node.kwd_attrs[0]} up by a pattern"
-        elif isinstance(node, ast.FunctionDef) and _is_dunder(node.name):
-            yield node, f"defines {node.name}"
+        elif isinstance(node, ast.MatchClass) and (node.kwd_attrs or _is_open(node, given)):
+            yield node, f"looks {(node.kwd_attrs or ['something'])[0]} up by a pattern"
+        elif _is_dunder(_names_dunder(node)):
+            yield node, f"defines {_names_dunder(node)}"
+        elif _computes_a_type(node):
+            yield node, "puts an annotation together"
         elif isinstance(node, ast.ClassDef):
             bases = [dotted_of(base, aliases) for base in node.bases]
             yield from ((node, f"makes a kind of {b}") for b in bases if "Tensor" in b or "Mode" in b)
@@ -509,6 +561,38 @@ def _read(tree: ast.AST, aliases: dict[str, str], jits: frozenset[str]) -> Itera
             inside = [n for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr in IN_A_KERNEL]
             yield from ((n, f"uses .{n.attr} in a kernel") for n in inside)
         yield from ((node, f"replaces {name}") for name in _replaced(node, aliases))
+
+
+def _names_dunder(node: ast.AST) -> str:
+    """`__match_args__` where it is defined or, in a class body say, bound; else ""."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return node.name
+    bound = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and _is_a_dunder(node.id)
+    return node.id if bound else ""
+
+
+def _given(tree: ast.AST) -> set[str]:
+    """The names that a text binds, in whatever way but by an import."""
+    nodes = list(ast.walk(tree))
+    named = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    named |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return named | {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+
+
+def _is_open(pattern: ast.MatchClass, given: set[str]) -> bool:
+    """`case Look(x)` asks for the attribute that `Look.__match_args__` names; `case int(x)` asks for none."""
+    return bool(pattern.patterns) and name_of(pattern.cls) not in OF_ITSELF - given
+
+
+def _computes_a_type(node: ast.AST) -> bool:
+    """An annotation that calls something or puts text together: what evaluates annotations runs it."""
+    types = (getattr(node, "annotation", None), getattr(node, "returns", None))
+    parts = [part for one in types if isinstance(one, ast.AST) for part in ast.walk(one)]
+    texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    for tree in filter(None, (tree_of(Cell("", text.strip())) for text in texts)):
+        parts += ast.walk(tree)
+    joins = (isinstance(part, ast.BinOp) and not isinstance(part.op, ast.BitOr) for part in parts)
+    return any(joins) or any(isinstance(part, ast.Call | ast.JoinedStr) for part in parts)
 
 
 def _pythons(tree: ast.AST) -> set[str]:
@@ -555,9 +639,9 @@ def _is_long(node: ast.AST) -> bool:
 
 
 def _read_host(
-    top: ast.stmt, aliases: dict[str, str], allowed: frozenset[str] = frozenset()
+    top: ast.stmt, aliases: dict[str, str], allowed: frozenset[str] = frozenset(), methods: bool = True
 ) -> Iterator[tuple[ast.AST, str]]:
-    """What is out of place in the code that launches kernels."""
+    """What is out of place in the code that launches kernels. methods: those of tensors too."""
     for node in ast.walk(top):
         if isinstance(node, ast.Name) and node.id in NAMES_NOT_BESIDE_KERNELS:
             yield node, f"uses {node.id} beside a kernel"
@@ -568,12 +652,30 @@ def _read_host(
             root, _, rest = dotted.partition(".")
             if any(dotted == part or dotted.startswith(part + ".") for part in NOT_BESIDE_KERNELS):
                 yield node, f"uses {dotted} beside a kernel"
-            elif root == "torch" and rest and rest.split(".")[0] not in BESIDE_KERNELS and not _leads(rest, allowed):
+            elif root == "torch" and rest and not _may_stand_there(rest) and not _leads(rest, allowed):
                 yield node, f"uses {dotted} beside a kernel"
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and "matmul" not in allowed:
+            elif methods and (not dotted or rest.startswith("Tensor.")) and _computes(node, allowed):
+                yield node, f"uses .{node.attr} beside a kernel"
+        elif isinstance(getattr(node, "op", None), ast.MatMult) and "matmul" not in allowed:
             yield node, "multiplies matrices beside a kernel"
         elif isinstance(node, ast.Try):
             yield node, "catches exceptions beside a kernel"
+
+
+def _may_stand_there(dotted: str) -> bool:
+    """Whether a name of torch has a place beside a kernel: `cuda.current_device`, and not `cuda.torch.softmax`."""
+    first, _, rest = dotted.partition(".")
+    return (
+        first in BESIDE_KERNELS
+        and "torch" not in rest.split(".")
+        and (not rest or first not in OF_MODULES or rest in OF_MODULES[first] or rest.partition(".")[0] == "device")
+    )
+
+
+def _computes(node: ast.AST, allowed: frozenset[str]) -> bool:
+    """`x.softmax` and `out.addmm_`, of whatever it is, but for what an object of the text's own may have."""
+    name = node.attr if isinstance(node, ast.Attribute) else ""
+    return name in COMPUTING and name.removesuffix("_") not in allowed and root_of(node) not in OWN
 
 
 def _leads(dotted: str, allowed: frozenset[str]) -> bool:

@@ -172,6 +172,8 @@ class Referee:
             if watched.pending or not watched.accepted:
                 note = f"not timed before a person has looked. {watched.note or watched.headline}"
                 return replace(blank, note=note, pending=True)
+        elif text := audit.past_the_clock(self.room.submission.cells, exercise):
+            return replace(blank, note=f"not timed before a person has looked. {text}", pending=True)
         for _ in range(TRIES):
             try:
                 timed = self._timed(exercise, seed)

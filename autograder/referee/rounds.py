@@ -7,6 +7,7 @@ all else in the slabs is NaN. Nothing of it can be known before the slabs are op
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -43,16 +44,22 @@ class Placed:
 class Round:
     """`calls` siblings of a case's call: the sizes of the seed, values from the system's entropy.
 
-    `blank`: all inputs are NaN, for a round in which nothing is computed.
+    `blank`: all inputs are NaN, for a round in which nothing is computed. `values`: those of an earlier round, which
+    had them from its `drawn`.
     """
 
     def __init__(
-        self, exercise: Exercise, case: Case, seed: int, calls: int, device: str, tier: str, blank: bool = False
-    ):
-        rng = random.SystemRandom()
-        self.exercise, self.case, self.rng = exercise, case, rng
-        # without `self`: a round that refers to itself keeps its tensors until Python's collector comes by
-        self._draw = lambda: exercise.draw(case, seed, device, tier, values=rng.getrandbits(62))
+        self, exercise: Exercise, case: Case, seed: int, calls: int, device: str, tier: str, blank: bool = False,
+        values: Iterable[int] = (),
+    ):  # fmt: skip
+        rng, drawn, again = random.SystemRandom(), [], iter(tuple(values))
+        self.exercise, self.case, self.rng, self.drawn = exercise, case, rng, drawn
+
+        def draw() -> Call:  # without `self`: a round that refers to itself keeps its tensors until it is collected
+            drawn.append(next(again, None) or rng.getrandbits(62))
+            return exercise.draw(case, seed, device, tier, values=drawn[-1])
+
+        self._draw = draw
         like = self._draw()
         self.sizes = like.sizes
         returned = _returned(exercise, like.args)
@@ -107,6 +114,12 @@ class Round:
 
     def outputs(self, number: int) -> Values:
         return {name: self.calls[number][name] for name in self._outputs}
+
+    def bits(self) -> list[int]:
+        """A number for every output of every call that hangs on all of its bits."""
+        with quiet():
+            found = [_sum_of_bits(out) for n in range(len(self.calls)) for out in self.outputs(n).values()]
+            return torch.stack(found).tolist() if found else []
 
     def choose_gathered(self) -> None:
         """Choose random elements of every output. Before the clock starts, since the choice takes time."""
@@ -188,6 +201,16 @@ class Round:
         self.calls = []
         for one in self.slabs:
             one.close()
+
+
+WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _sum_of_bits(out: torch.Tensor) -> torch.Tensor:
+    """Of rows, by their places: two answers that differ in a few last bits would rarely agree in it by chance."""
+    bits = out.view(WIDTHS[out.element_size()])
+    rows = (bits.sum(-1, dtype=torch.int64) if out.dim() > 1 else bits.to(torch.int64)).flatten()
+    return (rows * torch.arange(1, len(rows) + 1, device=rows.device)).sum()
 
 
 def bytes_of_a_call(exercise: Exercise, call: Call) -> int:

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 
 from autograder import exercise
 from autograder.bank import find
@@ -147,6 +148,43 @@ def test_an_answer_that_differs_when_it_is_watched_goes_to_a_person(yard):
 """
     )
     assert "not the same when a profiler looked on" in measured(turned, yard).review
+
+
+def test_an_answer_that_is_another_one_in_later_calls_of_a_round_goes_to_a_person(yard):
+    """The first call of a round finds the device idle and is honest, and so is all that is watched."""
+    turned = (
+        HONEST
+        + """
+    import traceback
+    watched = any(frame.name == "watched" for frame in traceback.extract_stack())
+    if time.perf_counter() - LAST[0] < 0.01 and not watched:
+        out.mul_(1 + 2e-7)
+    LAST[0] = time.perf_counter()
+LAST = [0.0]
+"""
+    )
+    assert "outputs were not the same when a profiler looked on" in measured(turned, yard).review
+
+
+def test_a_round_drawn_again_has_the_same_inputs_and_a_changed_bit_shows(yard):
+    setting = clock.setting(SLEEPS, SLEEPS.speed.cases[0], 1)
+    first = setting.round()
+    again, other = setting.round(values=first.drawn), setting.round()
+    for one in (first, again, other):
+        for args in one.calls:
+            args["out"].copy_(args["x"])
+    assert first.bits() == again.bits() != other.bits()
+    again.calls[-1]["out"].view(torch.int32)[-1] ^= 1
+    assert [a == b for a, b in zip(first.bits(), again.bits(), strict=True)] == [True] * (setting.calls - 1) + [False]
+    for one in (first, again, other):
+        one.close()
+
+
+def test_a_time_far_below_the_floor_goes_to_a_person():
+    """All inputs as one batch while nobody counts took a fifth of what their launches need at the least."""
+    timed = Timed("8 inputs", 1e-4, 1e-4, 1e-4, floor_s=5e-4)
+    assert clock._of_floor(timed).startswith("It took 20% of the least time")
+    assert not clock._of_floor(replace(timed, seconds=4.7e-4)) and not clock._of_floor(replace(timed, seconds=1e-2))
 
 
 def laps(seconds, calls_s, count=6):

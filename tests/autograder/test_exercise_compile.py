@@ -20,6 +20,7 @@ from autograder.exercises.compile.guards_truth import Rule
 from autograder.inside.probes import backends, rewriting, rotating, towers
 from autograder.judging.score import credit
 from autograder.referee import sandbox
+from autograder.referee.reading import past_graphs
 from autograder.referee.referee import Referee
 from autograder.referee.submission import Cell, Submission
 from course_lib.given_kernels import gate_into
@@ -326,6 +327,44 @@ def test_an_operator_of_ones_own_is_seen_in_a_graph_and_torchs_are_not():
         "aten.speed_of_light_twice",
         "aten.speed_of_light_twice.default",
     ]
+
+
+def test_what_only_says_that_it_is_torchs_or_pythons_is_seen_in_a_graph():
+    """A class and the file of a function's code are text; a generator's `send` runs whatever the generator does."""
+
+    class Whole:
+        __module__ = "builtins"
+        __name__ = "whole"
+
+        def __call__(self, x):
+            return x
+
+    def forged(x):
+        return x
+
+    def generator():
+        yield
+
+    forged.__code__ = forged.__code__.replace(co_filename=torch.nn.functional.__file__)
+    forged.__module__ = "torch.nn.functional"
+    layer = torch.nn.Linear(2, 2)
+    layer.forward = forged
+    found = [Whole(), forged, generator().send, layer, torch.library.custom_op("mine::same", forged, mutates_args=(),
+        schema="(Tensor x) -> Tensor")]  # fmt: skip
+    assert not any(map(towers._is_own, found))
+    functional = torch.nn.functional
+    own = [torch.arange, functional.linear, functional.layer_norm, functional.max_pool2d, torch.Tensor.add, getattr]
+    assert all(map(towers._is_own, [*own, torch.nn.ReLU(), torch.nn.Linear(2, 2), torch.ops.higher_order.cond]))
+
+
+@pytest.mark.parametrize(
+    "line", ["torch.compiler.allow_in_graph(f)", "from torch._dynamo import nonstrict_trace as n",
+    "with torch._C.DisableTorchFunction(): pass", 'getattr(torch.compiler, "allow_in_graph")(f)'],
+)  # fmt: skip
+def test_what_a_graph_does_not_look_into_is_read_where_the_graph_is_judged(line):
+    cells = (Cell("a cell", f"import torch\n{line}\n"),)
+    assert [one[:2] for one in past_graphs(cells)] == [("a cell", 2)]
+    assert not past_graphs((Cell("a cell", "import torch\nfast = torch.compile(tower)\n"),))
 
 
 def test_a_tower_that_renames_its_weights_is_told_so():

@@ -1,5 +1,6 @@
 """Unit 05: how the truth is made, what a diagnosis says, and that the course's own kernels pass."""
 
+import types
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from autograder.inside.probes import rotating
 from autograder.inside.probes.dropping import differentiated as dropping
 from autograder.inside.probes.norming import fresh_memory_is_nan
 from autograder.inside.probes.recomputing import differentiated as recomputing
+from autograder.inside.probes.rotating import reached
 from autograder.judging import score, tolerance
 from course_lib import results
 from course_lib.device import DEVICE
@@ -187,6 +189,56 @@ def test_a_mask_that_is_kept_is_found_however_it_is_kept(keep):
     with pytest.raises(ValueError, match="100 bytes are kept for the backward pass"):
         dropping(lambda x, p, seed: _Kept.apply(x, p, seed, keep), x, 0.5, 1, 2, torch.ones(()))
     dropping(lambda x, p, seed: _Kept.apply(x, p, seed, ""), x, 0.5, 1, 2, torch.ones(()))
+
+
+def _class_of_torch(mask):
+    return type("Kept", (), {"__module__": "torch.kept", "mask": mask})
+
+
+def _class_that_says_it_is_a_layer(mask):
+    return type("Linear", (), {"__module__": "torch.nn", "__qualname__": "Linear", "mask": mask})
+
+
+def _class_that_hides_its_names(mask):
+    kind = type("Hiding", (type,), {"__dict__": property(lambda cls: {}), "__module__": property(lambda cls: "torch")})
+    return kind("Kept", (), {"mask": mask})
+
+
+def _string_with_an_attribute(mask):
+    text = type("Text", (str,), {})("text")
+    text.mask = mask
+    return text
+
+
+def _module_of_its_own(mask):
+    made = types.ModuleType("torch")
+    made.mask = mask
+    return made
+
+
+def _object_that_says_it_is_a_string(mask):
+    one = type("Text", (), {"__class__": property(lambda self: str)})()
+    one.mask = mask
+    return one
+
+
+def _small_tensor_with_an_attribute(mask):
+    small = torch.ones(1)
+    small.mask = mask
+    return small
+
+
+@pytest.mark.parametrize(
+    "held", [
+        _class_of_torch, _class_that_says_it_is_a_layer, _class_that_hides_its_names, _string_with_an_attribute,
+        _module_of_its_own, _object_that_says_it_is_a_string, _small_tensor_with_an_attribute,
+        lambda mask: [mask].append,
+    ],
+)  # fmt: skip
+def test_what_is_kept_is_found_whatever_holds_it_says_of_itself(held):
+    mask = torch.ones(100)
+    assert any(one is mask for one in reached({"HELD": held(mask)}))
+    assert not list(reached({"torch": torch, "nn": torch.nn, "Linear": torch.nn.Linear, "sum": torch.sum}))
 
 
 def test_numbers_here_are_those_of_triton_for_seeds_and_counters_past_32_bits():

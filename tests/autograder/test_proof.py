@@ -237,6 +237,13 @@ def test_nothing_out_of_place_is_nothing_said():
     assert judged() == ("", "")
 
 
+def test_names_that_no_report_has_room_for_go_to_a_person_and_an_operator_named_like_autograds_own_is_refused():
+    assert judged(dropped=0) == ("", "") and "5 names are left out" in judged(dropped=5)[1]
+    assert "`autograd::f1`" in judged(operators={"autograd::f1": 1})[0]
+    own = {"autograd::engine::evaluate_function: MulBackward0": 1, "profiler::_record_function_enter_new": 1}
+    assert judged(operators=own) == ("", "")
+
+
 def test_an_operator_that_the_exercise_allows_is_no_reason():
     assert judged(operators={"aten::sum": 1})[0]
     assert judged(operators={"aten::sum": 1}, exercise=replace(AXPY, allowed=("aten::sum",))) == ("", "")

@@ -12,6 +12,7 @@ from autograder.bank import entries, find
 from autograder.exercise import UNITS, get, of_unit
 from autograder.referee import everyday, reading
 from autograder.referee.audit import entries as entries_of
+from autograder.referee.audit import past_the_clock
 from autograder.referee.meeting import meeting
 from autograder.referee.reading import BOUND_ONLY, IMPORTS, added, replacing, suspicious
 from autograder.referee.submission import Cell
@@ -70,6 +71,82 @@ def test_the_solutions_of_a_lesson_give_no_reason_to_look(lesson):
             cells.append(Cell(marks["grade_id"], cell.source))
     assert len(cells) > 1
     assert suspicious(tuple(cells), *entries_of(of_unit(lesson.stem)[0])) == []
+
+
+def test_what_tells_a_watched_call_from_a_timed_one_is_read_where_no_kernel_is_asked_for():
+    graph = get("roofline.graph")
+    lesson = next(path for path in LESSONS if path.stem == "roofline")
+    solved = [cell for cell in jupytext.read(lesson).cells if cell.metadata.get("nbgrader", {}).get("solution")]
+    honest = [Cell(cell.metadata["nbgrader"]["grade_id"], cell.source) for cell in solved if cell.cell_type == "code"]
+    assert past_the_clock(tuple(honest), graph) == ""
+    for entry in entries(["roofline.graph"], ["right", "slow"]):
+        assert past_the_clock((Cell("mine", entry.source),), graph) == ""
+    for line in ("torch.autograd.profiler._is_profiler_enabled", "torch._C._autograd", "HELD.append(torch)"):
+        assert "In the text: mine, line 2: " in past_the_clock((Cell("mine", f"import torch\n{line}"),), graph)
+
+
+HOST = """
+import torch, triton
+@triton.jit
+def kernel(x): pass
+class Mine:
+    def norm(self): pass
+def run(q, k, v, out):
+    kernel[(1,)](q)
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    "line", ["torch.cuda.torch.nn.functional.softmax(q, -1)", "torch.autograd.torch.matmul(q, v)", "q @= v",
+    "out.copy_(q.softmax(-1))", "out.addmm_(q, k)", "out.add_(q)", "f = q.matmul", "torch.Tensor.addmm_(out, q, k)",
+    "torch.Tensor.torch.softmax(q, 0)", "q.T.contiguous().mm(k)", "torch.cuda.Event()", "torch.cuda.synchronize()",
+    "torch.cuda.current_stream()", "torch.cuda.default_stream()", "MARK.query()", "q.storage_offset()",
+    "torch.cuda.memory_allocated()", "torch.cuda.mem_get_info()", "torch.autograd.graph"],
+)  # fmt: skip
+def test_what_computes_beside_a_kernel_or_tells_one_call_from_another_is_pointed_at(line):
+    found = suspicious((Cell("mine", HOST.format(line)),), frozenset({"run"}))
+    assert found and {(cell, at) for cell, at, _ in found} == {("mine", 9)}
+
+
+@pytest.mark.parametrize(
+    "line", ["x = q.to(k.dtype).contiguous().view(-1).mT", "out.copy_(q.flatten().expand(3, -1)).zero_()",
+    "with torch.cuda.device(q.device): pass", "torch.cuda.get_device_properties(0).multi_processor_count",
+    "names = set(); names.add(1); [2].sort(); 'a'.split()", "torch.autograd.grad(out, [q])",
+    "q.numel() and q.stride()"],
+)  # fmt: skip
+def test_what_an_honest_caller_of_a_kernel_writes_is_not(line):
+    assert suspicious((Cell("mine", HOST.format(line)),), frozenset({"run"})) == []
+
+
+LOOKS_UP = [
+    "from functools import singledispatchmethod\n",
+    "import functools\nfunctools.singledispatchmethod\n",
+    "def f(x: 'keep(torch._dyn' + 'amo)'): pass",
+    "def f(x) -> f'keep({NAME})': pass",
+    "def f(x: 'keep(1)'): pass",
+    "x: keep('tor' + 'ch') = 1",
+    "match x:\n    case Look(y): pass",
+    "match x:\n    case a.Look(y): pass",
+    "class int: pass\nmatch x:\n    case int(y): pass",
+    "class Look:\n    __match_args__ = ('x',)",
+    "class Every(type):\n    __instancecheck__ = lambda cls, x: True",
+]
+
+
+@pytest.mark.parametrize("text", LOOKS_UP)
+def test_what_looks_up_a_name_that_the_text_does_not_hold_is_pointed_at_by_every_reading(text):
+    cells = (Cell("mine", text),)
+    assert suspicious(cells) and replacing(cells) and meeting(cells)
+
+
+@pytest.mark.parametrize(
+    "text", ["match x:\n    case int(y) | [str(y)]: pass", "def f(x: int | None, y: 'list[int]') -> 'a.b | None': pass",
+    "__all__ = ['f']", "class A:\n    __slots__ = ('x',)\n    x: dict[str, int]", "match x:\n    case A(): pass"],
+)  # fmt: skip
+def test_ordinary_patterns_and_annotations_are_no_reason_to_look(text):
+    cells = (Cell("mine", text),)
+    assert not suspicious(cells) and not replacing(cells) and not meeting(cells)
 
 
 @pytest.mark.parametrize("asked", [one for asked in ASKED.values() for one in asked], ids=lambda one: one.name)

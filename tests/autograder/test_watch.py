@@ -85,6 +85,21 @@ def test_launches_are_told_by_name_with_their_grids():
     assert seen["device"] == ({"_axpy_kernel": 1} if GPU else {})
 
 
+def test_operators_for_which_a_report_has_no_room_are_counted():
+    library = torch.library.Library("speed_of_light_flood", "DEF")
+    for n in range(watch.SHOWN + 5):
+        library.define(f"f{n}(Tensor x) -> Tensor")
+        library.impl(f"f{n}", torch.clone, "CPU")
+
+    def flood(x):
+        for n in range(watch.SHOWN + 5):
+            getattr(torch.ops.speed_of_light_flood, f"f{n}")(x)
+
+    seen = seen_of(flood, torch.ones(1))
+    assert len(seen["operators"]) == watch.SHOWN and seen["dropped"] >= 5
+    assert seen_of(torch.neg, torch.ones(1))["dropped"] == 0
+
+
 def test_what_we_dispatch_ourselves_is_not_reported():
     assert watch.CANARY not in seen_of(lambda: None)["operators"]
     assert seen_of(lambda x: torch.hypot(x, x), torch.ones(2))["operators"][watch.CANARY] == 1

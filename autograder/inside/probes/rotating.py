@@ -6,7 +6,6 @@ What is said of the second is whether anything of q and k is held between its tw
 from __future__ import annotations
 
 import gc
-import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,23 +14,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from autograder.inside.calling import Found, counted_launches, trials
+from autograder.inside.probes.belonging import is_of_a_library, module_of
 from autograder.inside.probes.passing import InPassing
 
 HEADS = 6  # of q and k together, from which on copies are looked for: angles, looked up for each row, are small beside
 LAUNCHES = 2  # in which q and k are turned where they lie
 MOST = 1_000_000  # objects that are looked at, which takes a second
-FLAT = (
-    types.ModuleType,
-    types.CodeType,
-    types.FrameType,
-    types.BuiltinFunctionType,
-    str,
-    bytes,
-    int,
-    float,
-    torch.dtype,
-)
-OURS = {"autograder", "course_lib", "torch", "triton", "numpy", *sys.stdlib_module_names} - {"__main__"}
+FLAT = {types.CodeType, types.FrameType, str, bytes, int, float, bool, torch.dtype}  # kinds that lead to nothing
 
 
 def in_place(function: Callable, q_before, k_before, q, k, *how) -> None:
@@ -139,22 +128,26 @@ def of_the_module(function: Callable) -> list[torch.Tensor]:
 
 
 def reached(*roots: Any) -> Iterator[torch.Tensor]:
-    """Tensors that these lead to, through containers, objects, closures and the classes of a notebook or submission;
-    not through modules and what belongs to them.
+    """Tensors that these lead to, through containers, objects, closures, classes and modules; not through modules of
+    libraries and the classes that lie in one. What a thing is made of is asked of Python, not of the thing.
     """
     todo, seen = list(roots), set()
     while todo:
         one = todo.pop()
+        kind = type(one)
         if len(seen) > MOST:
             raise Found(f"more than {MOST:,} objects hang on this answer: what is kept among them cannot be told")
-        if id(one) in seen or one is None or isinstance(one, FLAT):
+        if id(one) in seen or one is None or kind in FLAT:
             continue
         seen.add(id(one))
-        if isinstance(one, torch.Tensor):
+        if issubclass(kind, torch.Tensor):
             yield one
-        elif isinstance(one, types.FunctionType):
+            todo.append(one.__dict__)
+        elif kind is types.FunctionType:
             todo += [one.__closure__, one.__defaults__, one.__kwdefaults__, one.__dict__]
-        elif not isinstance(one, type):
+        elif (issubclass(kind, type) and module_of(one)) or (
+            issubclass(kind, types.ModuleType) and is_of_a_library(one)
+        ):
+            continue
+        else:
             todo += gc.get_referents(one)
-        elif one.__module__.partition(".")[0] not in OURS:
-            todo += vars(one).values()

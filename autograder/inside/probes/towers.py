@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
+import operator
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from autograder.inside.calling import Found
+from autograder.inside.probes.belonging import module_of
 from course_lib import torch_inside
 from course_lib.models.broken_tower import PATCH, Tower
 from course_lib.models.siglip.frame import unpacked
@@ -145,7 +148,8 @@ OF_GRAPHS = set(
     while_loop wrap wrap_activation_checkpoint wrap_with_autocast wrap_with_set_grad_enabled""".split()
 )
 OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
-OWN = str(Path(torch.__file__).parent)
+PYTHONS = abs, divmod, getattr, len, max, min, pow, round, sum
+PYTHONS += tuple(one for name, one in (vars(operator) | vars(math)).items() if callable(one) and name != "call")
 
 
 def _opaque(module: fx.GraphModule) -> list[str]:
@@ -167,14 +171,28 @@ def _name(target: Any) -> str:
 
 
 def _is_own(target: Any) -> bool:
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return target.name() in OF_GRAPHS
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        target = getattr(target, target.overloads()[0])
-    if isinstance(target, torch._ops.OpOverload):  # of aten, and not put there by Python
-        where = torch._C._dispatch_dump(target.name()).partition("debug: ")[2].partition("\n")[0]
-        return target.namespace == "aten" and ".cpp:" in where
-    if code := getattr(target, "__code__", None):
-        return code.co_filename.startswith(OWN)
-    kind = type(target).__module__
-    return kind == "builtins" or (kind.startswith("torch.") and not kind.startswith("torch._library"))
+    """By what the target is, not by what it says of itself: anybody can write `__module__ = "builtins"`."""
+    kind = type(target)
+    if issubclass(kind, torch._ops.HigherOrderOperator):
+        return module_of(kind).startswith("torch.") and target.name() in OF_GRAPHS
+    if issubclass(kind, OPERATORS):
+        return _is_of_aten(target)
+    if issubclass(kind, torch.nn.Module):  # a layer of torch's, with nothing put into its place or before it
+        changed = "forward" in vars(target) or target._forward_hooks or target._forward_pre_hooks
+        is_whole = module_of(kind).startswith("torch.nn.modules.") and next(target.children(), None) is None
+        return is_whole and not changed
+    if kind in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        return target.__objclass__ in torch.Tensor.__mro__
+    return any(target is one for one in PYTHONS) or f"{module_of(target)}.".startswith("torch.")
+
+
+def _is_of_aten(target: Any) -> bool:
+    """Whether it is the operator that torch has by this name, and its kernels were not put there by Python."""
+    name, _, overload = str(target).removeprefix("aten.").partition(".")
+    packet = getattr(torch.ops.aten, name, None)
+    if target is packet:
+        target = getattr(packet, packet.overloads()[0])
+    elif target is not getattr(packet, overload, None):
+        return False
+    where = torch._C._dispatch_dump(target.name()).partition("debug: ")[2].partition("\n")[0]
+    return ".cpp:" in where
