@@ -382,7 +382,7 @@ def test_more_heads_than_go_together_are_right(shape, make, assert_within, monke
     """In two groups of 16 and one of 2, say; programs have several tiles."""
     monkeypatch.setattr(tuning, "SHORT", {})
     q, k, v, do = make(*shape, torch.bfloat16)
-    o, _ = forward(q, k, v, True, 0.125)
+    o, _ = forward(q, k, v, True, shape[-1] ** -0.5)
     group = q.shape[1] // k.shape[1]
     for head in (0, 16, 17, 33):  # float64 of all would be large
         part = (slice(None), slice(head, head + 1))
