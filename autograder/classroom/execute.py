@@ -65,7 +65,8 @@ def filled(before: NotebookNode, ran: NotebookNode) -> NotebookNode:
             words = f"Output of an {here['machine']}; others of this lesson: {notes['machine']}."
             cell.outputs.append(new_output("display_data", {"text/markdown": f"*{words}*", "text/plain": words}))
     if "meaning" in here:  # the lesson ran to its end
-        before.metadata["speed_of_light"] = here | {"machine": (notes or here)["machine"]}
+        stays = {key: notes[key] for key in ("machine", "tier") if key in (notes or {})}
+        before.metadata["speed_of_light"] = here | stays
     return before
 
 
