@@ -16,11 +16,8 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 
-import torch
-
 from autograder.inside.compiling import may_run
 from autograder.judging import ptx
-from autograder.judging.proof import ALWAYS
 from autograder.referee.leading import BESIDE_KERNELS, beside_kernels, bound_by, statements
 from autograder.referee.naming import DEEPEST, dotted_of, followed, imports_of, meanings_of, name_of, root_of
 from autograder.referee.source import is_kernel, names_of_jit
@@ -126,14 +123,8 @@ OF_MODULES = {
         is_bf16_supported""".split()
     ),
 }
-# Methods of tensors that compute; not those that a list, a set or a string has too
-COMPUTING = {
-    name
-    for name in dir(torch.Tensor)
-    if callable(made := getattr(torch, name.removesuffix("_"), None)) and not isinstance(made, type)
-    if ALWAYS.isdisjoint({f"aten::{name}", f"aten::{name.removesuffix('_')}"}) and name not in BESIDE_KERNELS
-} - {part for kind in (dict, int, list, set, str) for part in dir(kind)}
-COMPUTING -= set(
+# Methods of tensors that look at what there is, and other things' methods of the same name
+NOT_COMPUTING = set(
     """adjoint conj dsplit get_device grad hsplit is_complex is_conj is_distributed is_inference is_neg is_signed
     median moveaxis numel resolve_conj resolve_neg swapaxes swapdims tensor_split vsplit""".split()
 )
@@ -675,7 +666,20 @@ def _may_stand_there(dotted: str) -> bool:
 def _computes(node: ast.AST, allowed: frozenset[str]) -> bool:
     """`x.softmax` and `out.addmm_`, of whatever it is, but for what an object of the text's own may have."""
     name = node.attr if isinstance(node, ast.Attribute) else ""
-    return name in COMPUTING and name.removesuffix("_") not in allowed and root_of(node) not in OWN
+    return name.removesuffix("_") not in allowed and root_of(node) not in OWN and name in _computing()
+
+
+@functools.cache
+def _computing() -> set[str]:
+    """Methods of tensors that compute; not those that a list, a set or a string has too."""
+    import torch  # the process that reads hand-ins has none, and asks for what kernels are beside never
+
+    from autograder.judging.proof import ALWAYS
+
+    own = (getattr(torch, name.removesuffix("_"), None) for name in dir(torch.Tensor))
+    found = {name for name, one in zip(dir(torch.Tensor), own) if callable(one) and not isinstance(one, type)}
+    found -= {name for name in found if {f"aten::{name}", f"aten::{name.removesuffix('_')}"} & ALWAYS}
+    return found - BESIDE_KERNELS - {part for kind in (dict, int, list, set, str) for part in dir(kind)} - NOT_COMPUTING
 
 
 def _leads(dotted: str, allowed: frozenset[str]) -> bool:

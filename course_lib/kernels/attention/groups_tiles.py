@@ -21,8 +21,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from course_lib.kernels.attention.masks import key_range
+from course_lib.kernels.attention.tables import Table
 from course_lib.kernels.hardware import multiprocessors
-from course_lib.kernels.tables import Table
 
 __all__ = ["blocks_of_keys", "deal", "dealt", "place", "share", "take"]
 
