@@ -351,7 +351,7 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths
     tiles, order = blocks * B * H, None
     if groups.dealt:
         turns, more = triton.cdiv(rows, groups.block), (n_k - n_q) // groups.block
-        order = dealt(q.device, B * H, blocks, turns, more, groups.heads_interleaved)
+        order = dealt(q, B * H, blocks, turns, more, groups.heads_interleaved)
     stay = groups.persistent and (order is not None or not groups.dealt)
     launch(
         forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if stay else tiles,),

@@ -22,6 +22,7 @@ from triton.experimental.gluon import language as gl
 
 from course_lib.kernels.attention.masks import key_range
 from course_lib.kernels.attention.tables import Table
+from course_lib.kernels.descriptors import make_context_current
 from course_lib.kernels.hardware import multiprocessors
 
 __all__ = ["blocks_of_keys", "deal", "dealt", "place", "share", "take"]
@@ -32,14 +33,16 @@ MOST_TILES = 2**16  # to deal more takes the host a tenth of a second; a program
 _dealt: dict[tuple, Table] = {}
 
 
-def dealt(device: torch.device, *kind: int) -> Table | None:
-    """`deal(*kind)` on the device. None where it is not there and cannot be made: then a program a tile is as right."""
+def dealt(q: torch.Tensor, *kind: int) -> Table | None:
+    """`deal` for q's device. None where it is not there and cannot be made: then a program a tile is as right."""
+    device = q.device
     found = _dealt.get((device, *kind))
     if found is None:
         batch_heads, blocks, *_ = kind
         if batch_heads * blocks > MOST_TILES or torch.cuda.is_current_stream_capturing():
             return None
         with torch.cuda.device(device):
+            make_context_current(q)  # the driver is asked for memory, maybe in a thread of autograd's
             found = _dealt[device, *kind] = Table(deal(multiprocessors(device), *kind))
     return found
 

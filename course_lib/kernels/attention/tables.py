@@ -27,6 +27,7 @@ class Table:
         address, size = ctypes.c_uint64(), ctypes.c_size_t(ctypes.sizeof(memory))
         _asked("cuMemAlloc_v2", ctypes.byref(address), size)
         _asked("cuMemcpyHtoD_v2", address, memory, size)
+        _asked("cuStreamSynchronize", None)  # so little may still be on its way when the copy returns
         self._address = address.value
 
     def data_ptr(self) -> int:
