@@ -1,5 +1,6 @@
 """Which program gets which tile of queries: each tile is made once, and nobody has much more to do than the mean."""
 
+import ctypes
 import itertools
 from types import SimpleNamespace
 
@@ -85,3 +86,32 @@ def test_what_is_dealt_is_fair_at_other_sizes_too(placed):
 
 def test_too_many_tiles_are_not_dealt():
     assert groups_tiles.dealt(torch.empty(0), groups_tiles.MOST_TILES // 32 + 1, 32, 1, 0, 16) is None
+
+
+def test_a_table_is_on_the_device_before_anything_reads_it(monkeypatch):
+    from course_lib.kernels.attention import tables
+
+    held, asked = [], []
+
+    def allocated(address, size):
+        held.append(ctypes.create_string_buffer(size.value))
+        address._obj.value = ctypes.addressof(held[-1])
+        return 0
+
+    def copied(address, memory, size):
+        asked.append("copied")
+        ctypes.memmove(address.value, memory, size.value)
+        return 0
+
+    def waited(stream):
+        asked.append("waited")
+        return 0 if stream is None else 400
+
+    driver = SimpleNamespace(cuMemAlloc_v2=allocated, cuMemcpyHtoD_v2=copied, cuStreamSynchronize=waited)
+    monkeypatch.setattr(tables, "_driver", lambda: driver)
+    table = tables.Table([3, 1, 4, -1])
+    assert list((ctypes.c_int32 * 4).from_address(table.data_ptr())) == [3, 1, 4, -1]
+    assert asked == ["copied", "waited"]
+    driver.cuMemAlloc_v2 = lambda *_: 2
+    with pytest.raises(RuntimeError, match="cuMemAlloc_v2 of the CUDA driver ended with error 2"):
+        tables.Table([1])
