@@ -282,8 +282,8 @@ def compiled(D, causal, wish, whole=True, group=1, parts=1):
         elif one.startswith("dq_"):
             height, columns = (of_sums[0], rest) if one == "dq_rest" else of_sums
             signature[one] = f"tensordesc<fp32[1, {height}, {columns}],{_of_sums(columns)!r}>"
-        elif one == "added_ptr":
-            signature[one] = "*i32" if entry.in_order else "constexpr"
+        elif one == "counts_ptr":
+            signature[one] = "*i32"
         elif one in ("dk_desc", "dv_desc") and parts > 1:
             signature[one] = f"tensordesc<fp32[1, 1, {rows}, {columns}],{_layout(columns, 4)!r}>"
         elif one.endswith(("_desc", "_rest")):

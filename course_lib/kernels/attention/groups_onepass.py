@@ -79,7 +79,7 @@ from course_lib.kernels.attention.groups import (
 )
 from course_lib.kernels.attention.masks import probabilities, query_range
 from course_lib.kernels.attention.rows import LOG2_E
-from course_lib.kernels.attention.sums import COUNTED, finish, prepare, sums_and_counters, sums_of_parts
+from course_lib.kernels.attention.sums import COUNTED, finish, prepare, sums_and_counts, sums_of_parts
 from course_lib.kernels.attention.tuning import OnePass
 from course_lib.kernels.columns import split
 from course_lib.kernels.descriptors import make_context_current
@@ -137,106 +137,54 @@ def allocate_sums(desc):
     return desc, gl.allocate_shared_memory(gl.float32, [2, 1, rows, columns], desc.layout)
 
 
-@gluon.jit
-def _steps(sizes, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
-    """How many blocks of keys this program has, one after the other."""
-    _kv_heads, _n_q, _n_k, items = sizes
-    mine = gl.cdiv(items - gl.program_id(0), gl.num_programs(0))
-    return mine * 2 if CAUSAL and ORDERED else mine
+# One more tile is taken: the number of what was not taken before, for lane 0 of the warp that asks.
+_TAKE = gl.constexpr(
+    "{ .reg .pred p; .reg .b32 l; mov.u32 l, %laneid; setp.eq.u32 p, l, 0; mov.b32 $0, 0;"
+    " @p atom.relaxed.gpu.global.add.u32 $0, [$1], $2; }"
+)
+_OF_LANE_0 = gl.constexpr("shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;")
 
 
 @gluon.jit
-def _place(step, sizes, CAUSAL: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr):
-    """Step of a program -> (number of its item in the head, head of keys, items of a head, items [a, b) of this head
-    that other programs have at the same time).
-
-    Of TOGETHER heads the same number comes before the next, so that fewer programs add to the same dq at once."""
-    _kv_heads, _n_q, n_k, items = sizes
-    numbers = gl.cdiv(n_k, 2 * HALF)
-    if CAUSAL and ORDERED:
-        numbers = gl.cdiv(numbers, 2)
-        step = step // 2
-    programs = gl.num_programs(0)
-    item = gl.program_id(0) + step * programs
-    group = item // (numbers * TOGETHER)
-    heads = gl.minimum(items // numbers - group * TOGETHER, TOGETHER)
-    among = item % (numbers * TOGETHER)
-    to_start = step * programs - (item - among) - among % heads  # of this round, from the head's first item
-    a = gl.maximum(gl.cdiv(to_start, heads), 0)
-    b = gl.minimum(gl.cdiv(to_start + programs, heads), numbers)
-    return among // heads, group * TOGETHER + among % heads, numbers, a, b
+def _told(number):
+    return gl.inline_asm_elementwise(_OF_LANE_0, "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
-def _walk(
-    step, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr
-):  # fmt: skip
-    """What a step is: its block of keys, batch, head of keys; of the blocks of queries the first that sees any of its
-    keys, the first that sees all of them, the end; and how the walk over these is `turned`: by so many, or if it is
-    -1, from the last one on."""
-    kv_heads, n_q, n_k, _items = sizes
-    number, head, numbers, a, b = _place(step, sizes, CAUSAL, TOGETHER, ORDERED)
-    block, turned = number, 0
-    if CAUSAL and ORDERED:
-        block = gl.where(step % 2 == 0, number, 2 * numbers - 1 - number)
-        turned = -(step % 2)
+def _tell(tiles, step, number):
+    """The warp that fetches, to all others: the number of the next tile."""
+    ring, numbers = tiles
+    full, empty = ring
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    mbarrier.wait(empty.index(step % 2), ((step // 2) & 1) ^ 1)
+    numbers.index(step % 2).store(gl.full([1], number, gl.int32, ONE))
+    mbarrier.arrive(full.index(step % 2), count=1)
+
+
+@gluon.jit
+def _hear(tiles, step, WARPS: gl.constexpr):
+    ring, numbers = tiles
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    place = arrived(ring, step)
+    number = gl.max(numbers.index(place).load(LAYOUT), 0)
+    release(ring, step)
+    return number
+
+
+@gluon.jit
+def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr):
+    """What a tile is: its block of keys, batch, head of keys; of the blocks of queries the first that sees any of its
+    keys, the first that sees all of them, and the end. Of TOGETHER heads the same block comes before the next."""
+    kv_heads, n_q, n_k, items = sizes
+    blocks = gl.cdiv(n_k, 2 * HALF)
+    group = number // (blocks * TOGETHER)
+    heads = gl.minimum(items // blocks - group * TOGETHER, TOGETHER)
+    among = number % (blocks * TOGETHER)
+    block, head = among // heads, group * TOGETHER + among % heads
     first, full, end = query_range(block * (2 * HALF), n_q, n_k, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.cdiv(end, BLOCK_M)
-    first = gl.minimum(first // BLOCK_M, end)
-    if ORDERED and not CAUSAL:
-        turned = (number - a) * (end // (b - a))
-    return block, head // kv_heads, head % kv_heads, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end, turned
-
-
-@gluon.jit
-def _nth(i, first, end, turned, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
-    """The block of queries that comes at place `i` of a walk over [first, end)."""
-    if ORDERED:
-        if CAUSAL:
-            i = gl.where(turned < 0, first + end - 1 - i, i)
-        else:
-            i += turned
-            i = gl.where(i >= end, i - end, i)
-    return i
-
-
-@gluon.jit
-def _before(
-    j, step, sizes, GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr
-):  # fmt: skip
-    """How many blocks of keys add to dq of block j of queries before this one: those of rounds before, and of the same
-    round those that come there earlier if all turns take equally long."""
-    _kv_heads, n_q, n_k, _items = sizes
-    number, _head, numbers, a, b = _place(step, sizes, CAUSAL, TOGETHER, True)
-    end = gl.cdiv(n_q, BLOCK_M)
-    if CAUSAL:
-        BITS: gl.constexpr = 6 if BLOCK_M == 64 else 7
-        diagonal = n_k - n_q
-        # Blocks of keys that block j sees: the first ones up to `last`, and of those from the end on numbers from
-        # `seen` on. Shifts round down, as // does not for negative numbers.
-        last = gl.minimum(((j + 1) * BLOCK_M + diagonal - 1) >> 7, gl.cdiv(n_k, 2 * HALF) - 1)
-        up_to = gl.minimum(b, last + 1)
-        seen = gl.maximum(2 * numbers - 1 - last, 0)
-        earlier = gl.minimum(a, last + 1) + gl.maximum(a - seen, 0)
-        start = (number * (2 * HALF) - diagonal) >> BITS  # its first block of queries, if there were any before 0
-        if step % 2 == 0:
-            here = up_to - 1 - number
-            if GROUP == 1:
-                slower = ((start + 2 * (end - j)) * BLOCK_M + diagonal + 2 * HALF - 1) >> 7
-                here += gl.maximum(b - gl.maximum(gl.maximum(a, seen), slower), 0)
-        else:
-            here = b - 1 - number
-            sooner = a
-            if GROUP == 1:
-                sooner = ((start - 2 * (end - j) + 1) * BLOCK_M + diagonal + 2 * HALF - 1) >> 7
-            here += gl.maximum(up_to - gl.maximum(a, sooner), 0)
-    else:
-        earlier = a
-        apart = end // (b - a)
-        here = gl.minimum(j // gl.maximum(apart, 1), b - a - 1) - (number - a)
-        here = gl.where(here < 0, here + b - a, here)
-        here = gl.where(apart == 0, number - a, here)  # all walk alike
-    return earlier + here
+    first = first // BLOCK_M
+    return block, head // kv_heads, head % kv_heads, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end
 
 
 @gluon.jit
@@ -261,24 +209,25 @@ def _bring_nothing(ring, turn):
 
 @gluon.jit
 def _produce(
-    tensors, rings, sizes,
+    tensors, rings, tiles, next_ptr, sizes,
     GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
-    REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    REST: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
-    kv_heads = sizes[0]
+    kv_heads, items = sizes[0], sizes[3]
     BYTES: gl.constexpr = 2 * BLOCK_M * (MAIN + REST) + 4 * BLOCK_M
-    turn = 0
-    for step in range(_steps(sizes, CAUSAL, ORDERED)):
-        block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
-        if first >= end:
-            _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
+    turn, step = 0, 0
+    number = _told(_asm(_TAKE, next_ptr, 1))
+    _tell(tiles, step, number)
+    while number < items:
+        block, batch, kv_head, first, _full, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
+        coming = _asm(_TAKE, next_ptr, 1)
         for member in range(GROUP):
             head = kv_head * GROUP + member
             row = batch * kv_heads * GROUP + head
             for i in range(first, end):
-                first_m = _nth(i, first, end, turned, CAUSAL, ORDERED) * BLOCK_M
+                first_m = (first + end - 1 - i) * BLOCK_M
                 place, bar = claim(q_ring, turn, BYTES)
                 fetch(q, place, bar, batch, head, first_m, REST)
                 tma.async_copy_global_to_shared(shift[0], [row, first_m], bar, shift[1].index(place))
@@ -286,54 +235,71 @@ def _produce(
                 fetch(do, place, bar, batch, head, first_m, REST)
                 tma.async_copy_global_to_shared(delta[0], [row, first_m], bar, delta[1].index(place))
                 turn += 1
-                if (member == 0) & (i == first):  # q and do come while dk and dv of the block before leave
+                if (member == 0) & (i == first):  # q and do come while dk and dv of the tile before leave
                     _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
         _bring_nothing(q_ring, turn)  # in the turn of the last dq
         _bring_nothing(do_ring, turn)
         turn += 1
+        step += 1
+        number = _told(coming)
+        _tell(tiles, step, number)
 
 
 @gluon.jit
 def _count_turns(
-    added_ptr, ring, sizes,
+    added_ptr, ring, tiles, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr, ASKS: gl.constexpr,
 ):  # fmt: skip
     """Beside the warp that adds: one warp waits until it is this program's turn, and one counts what has been added."""
-    kv_heads, n_q, _n_k, _items = sizes
+    kv_heads, n_q, _n_k, items = sizes
     counters = gl.cdiv(n_q, HALF)
     full, empty = ring
-    turn = 0
-    for step in range(_steps(sizes, CAUSAL, True)):
-        _block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, True)
+    turn, step = 0, 0
+    number = _hear(tiles, step, 1)
+    while number < items:
+        block, batch, kv_head, first, _full, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
         for member in range(GROUP):
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
-                j = _nth(i, first, end, turned, CAUSAL, True)
+                j = first + end - 1 - i
                 counter = added_ptr + row * counters + j * (BLOCK_M // HALF)
                 if ASKS:
                     mbarrier.wait(empty.index(turn % 2), ((turn // 2) & 1) ^ 1)
-                    _asm(_AWAIT, counter, _before(j, step, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER))
+                    _asm(_AWAIT, counter, block)  # all blocks before add first
                     mbarrier.arrive(full.index(turn % 2), count=1)
                 else:
                     arrived(ring, turn)
                     _asm(_COUNT, counter, 1)
                     release(ring, turn)
                 turn += 1
+        step += 1
+        number = _hear(tiles, step, 1)
+
+
+@gluon.jit
+def _add_tile(desc, coord, tile, is_first):
+    """What nobody has added to is written."""
+    if is_first:
+        tma.async_copy_shared_to_global(desc, coord, tile)
+    else:
+        async_add(desc, coord, tile)
 
 
 @gluon.jit
 def _add(
-    dq, in_turn, rings, sizes,
+    dq, in_turn, rings, tiles, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
     TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     """The warp that has the copy engine add: what each consumer has of a tile of dq, block after block."""
     _held, _q_ring, _do_ring, _met, dq_rings = rings
     may, done = in_turn
-    kv_heads = sizes[0]
-    turn, added = 0, 0
-    for step in range(_steps(sizes, CAUSAL, ORDERED)):
-        _block, batch, kv_head, first, _full, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
+    kv_heads, items = sizes[0], sizes[3]
+    turn, added, step = 0, 0, 0
+    number = _hear(tiles, step, 1)
+    while number < items:
+        block, batch, kv_head, first, _full, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
+        is_first = block == 0
         for half in gl.static_range(2):  # no block is before the first: what comes for it is not added
             arrived(dq_rings[half], turn)
             release(dq_rings[half], turn)
@@ -341,19 +307,20 @@ def _add(
         for member in range(GROUP):
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
-                first_m = _nth(i, first, end, turned, CAUSAL, ORDERED) * BLOCK_M
+                first_m = (first + end - 1 - i) * BLOCK_M
                 if ORDERED:
                     arrived(may, added)
                     release(may, added)
                 for half in gl.static_range(2):
                     place = arrived(dq_rings[half], turn)
                     desc, tile = dq[half]
-                    if REST:
-                        async_add(desc, [row, first_m, half * MAIN], tile.index(place))
-                    elif MAIN == 128:
-                        async_add(desc, [row, first_m, half * 64], tile.index(place))
+                    coord = [row, first_m, half * MAIN]
+                    if REST == 0:
+                        coord = [row, first_m, half * 64] if MAIN == 128 else [row, first_m + half * 64, 0]
+                    if ORDERED:
+                        _add_tile(desc, coord, tile.index(place), is_first)
                     else:
-                        async_add(desc, [row, first_m + half * 64, 0], tile.index(place))
+                        async_add(desc, coord, tile.index(place))
                 for half in gl.static_range(2):
                     tma.store_wait(1 - half)  # the copy engine has read this half
                     release(dq_rings[half], turn)
@@ -364,6 +331,8 @@ def _add(
                     mbarrier.arrive(full.index(added % 2), count=1)
                     added += 1
                 turn += 1
+        step += 1
+        number = _hear(tiles, step, 1)
 
 
 @gluon.jit
@@ -419,7 +388,8 @@ def _await_before(met, turn):
 
 
 @gluon.jit
-def _wait_for_all_but_dk(dv, p, dq, REST: gl.constexpr):
+def _wait_for_all_but_the_last(dv, p, dq, REST: gl.constexpr):
+    """Until dv and dq are made: dk and the next scores, asked for after them, may still be on their way."""
     main, rest = dv
     if REST:
         main, rest, p, dq = warpgroup_mma_wait(2, deps=[main, rest, p, dq])
@@ -429,17 +399,34 @@ def _wait_for_all_but_dk(dv, p, dq, REST: gl.constexpr):
 
 
 @gluon.jit
+def _wait_for_dk(dk, REST: gl.constexpr):
+    main, rest = dk
+    if REST:
+        main, rest = warpgroup_mma_wait(2, deps=[main, rest])
+    else:
+        main = warpgroup_mma_wait(1, deps=[main])
+    return main, rest
+
+
+@gluon.jit
+def _scores(tensors, rings, turn, WHICH: gl.constexpr, REST: gl.constexpr, S: gl.constexpr):
+    """Of the block of this turn, asked for."""
+    k, _v, q, _do, _shift, _delta, _ds_tiles, _dq_tiles = tensors
+    return products(view(k, WHICH, REST), view(q, arrived(rings[1], turn), REST), REST, S)  # (HALF, BLOCK_M)
+
+
+@gluon.jit
 def _step(
-    dk, dv, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
+    dk, dv, s, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, S: gl.constexpr,
     P: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """All of a block but its dq, and dq of the block before; the turn of the last dq of a tile brings no block."""
+    """All of a block but its scores and its dq; the scores of the block after it and dq of the block before. The turn
+    of the last dq of a tile brings no block, so the last scores are of an old one, and nobody looks at them."""
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
     _held, q_ring, do_ring, met, dq_rings = rings
-    q_place = arrived(q_ring, turn)
+    q_place = turn % q[2].shape[0]
     q_tile = view(q, q_place, REST)
-    s = products(view(k, WHICH, REST), q_tile, REST, S)  # (HALF, BLOCK_M)
     do_place = arrived(do_ring, turn)
     do_tile = view(do, do_place, REST)
     dp = products(view(v, WHICH, REST), do_tile, REST, S)
@@ -458,69 +445,62 @@ def _step(
     ds_tiles[WHICH].index(turn % 2).store(ds_rounded)
     fence_async_shared()
     dq = _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN, REST)
-    ds_operand = gl.convert_layout(ds_rounded, P)
-    dk = add_products(dk, ds_operand, q_tile, REST)
-    dv, p_rounded, dq = _wait_for_all_but_dk(dv, p_rounded, dq, REST)
+    dk = add_products(dk, ds_tiles[WHICH].index(turn % 2), q_tile, REST)
+    dv, p_rounded, dq = _wait_for_all_but_the_last(dv, p_rounded, dq, REST)
     mbarrier.arrive(met.index(turn % 2), count=1)
     _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
     release(do_ring, turn)
-    dk, ds_operand = wait_for_all(dk, ds_operand, REST)
+    s = _scores(tensors, rings, turn + 1, WHICH, REST, S)
+    dk = _wait_for_dk(dk, REST)
     release(q_ring, turn)
-    return dk, dv
+    s = warpgroup_mma_wait(0, deps=[s])
+    return dk, dv, s
 
 
 @gluon.jit
 def _consume(
     given,
     WHICH: gl.constexpr, GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
-    BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16]), 2)
     MASK: gl.constexpr = CAUSAL or not WHOLE
-    outs, tensors, rings, sizes, scale, scale_log2 = given
+    outs, tensors, rings, tiles, sizes, scale, scale_log2 = given
     k, v, _q, _do, _shift, _delta, ds_tiles, dq_tiles = tensors
-    held, _q_ring, _do_ring, met, dq_rings = rings
-    _kv_heads, n_q, n_k, _items = sizes
+    held, q_ring, do_ring, met, dq_rings = rings
+    _kv_heads, n_q, n_k, items = sizes
     diagonal = n_k - n_q
-    turn = 0
-    for step in range(_steps(sizes, CAUSAL, ORDERED)):
-        block, batch, kv_head, first, plain, end, turned = _walk(step, sizes, CAUSAL, BLOCK_M, TOGETHER, ORDERED)
+    turn, step = 0, 0
+    number = _hear(tiles, step, 4)
+    while number < items:
+        block, batch, kv_head, first, plain, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
         first_own = (2 * block + WHICH) * HALF
         offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
         dk, dv = zeros(MAIN, REST), zeros(MAIN, REST)
-        # From the last block of queries on, those that see only some of the keys come last; else they come first.
-        first_masked = gl.where(turned < 0, first, plain) if CAUSAL and ORDERED else plain
         arrived(held[0], step)
         arrived(held[1], step)
+        s = warpgroup_mma_wait(0, deps=[_scores(tensors, rings, turn, WHICH, REST, S)])
         for _member in range(GROUP):
-            if MASK:
-                for j in range(first, first_masked):
-                    dk, dv = _step(
-                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
-                    )  # fmt: skip
-                    turn += 1
             for _ in range(end - plain if MASK else end - first):
-                dk, dv = _step(
-                    dk, dv, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
+                dk, dv, s = _step(
+                    dk, dv, s, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
                     WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, False,
                 )  # fmt: skip
                 turn += 1
-            if CAUSAL and ORDERED:
-                for i in range(first_masked, plain):
-                    j = first + plain - 1 - i
-                    dk, dv = _step(
-                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
+            if MASK:
+                for i in range(first, plain):
+                    dk, dv, s = _step(
+                        dk, dv, s, tensors, rings, turn, (first + plain - 1 - i) * BLOCK_M, offs_n, n_k, diagonal,
+                        scale_log2, WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
                     )  # fmt: skip
                     turn += 1
         _await_before(met, turn)  # dq of the last block
-        dq = warpgroup_mma_wait(0, deps=[_dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN, REST)])
+        dq, s = warpgroup_mma_wait(0, deps=[_dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN, REST), s])
         _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
-        for ring in gl.static_range(2):  # which brings neither q nor do
-            arrived(rings[1 + ring], turn)
-            release(rings[1 + ring], turn)
+        arrived(do_ring, turn)  # which brings neither q nor do
+        release(do_ring, turn)
+        release(q_ring, turn)
         # Both consumers have read all of k when they have met once more: dk and dv leave through the places of k and v.
         mbarrier.arrive(met.index(turn % 2), count=1)
         mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
@@ -540,12 +520,14 @@ def _consume(
             _send_sums(dv, outs[2], dq_tiles[WHICH], dq_rings[WHICH], turn, batch, kv_head, first_own)
         release(held[0], step)
         release(held[1], step)
+        step += 1
+        number = _hear(tiles, step, 4)
 
 
 @gluon.jit(do_not_specialize=["kv_heads", "n_q", "n_k", "items"])
 def one_pass_in_groups_kernel(
     dq_desc, dq_rest, dk_desc, dk_rest, dv_desc, dv_rest, k_desc, k_rest, v_desc, v_rest,
-    q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc, added_ptr,
+    q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc, counts_ptr,
     kv_heads, n_q, n_k, items, scale, scale_log2,
     GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
     MAIN: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
@@ -570,21 +552,29 @@ def one_pass_in_groups_kernel(
     held = new_ring(1, 2), new_ring(1, 2)
     rings = held, new_ring(STAGES, 2), new_ring(STAGES, 2), met, (new_ring(2, 1), new_ring(2, 1))
     may, done = new_ring(2, 1), new_ring(2, 1)
+    NUMBER: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    tiles = new_ring(2, 5 if ORDERED else 3), gl.allocate_shared_memory(gl.int32, [2, 1], NUMBER)
     fence_async_shared()
     outs, sizes = (dk_desc, dk_rest, dv_desc, dv_rest), (kv_heads, n_q, n_k, items)
     fetched = k, v, q, do, shift, delta
     tensors = k, v, q, do, shift, delta, (ds0, ds1), (dq0, dq1)
-    given = outs, tensors, rings, sizes, scale, scale_log2
+    given = outs, tensors, rings, tiles, sizes, scale, scale_log2
     # A constexpr that is given a second name becomes a number of the GPU's: hence every job is written out.
     if ORDERED:
         gl.warp_specialize(
             [
-                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, True)),
-                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, True)),
-                (_produce, (fetched, rings, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True)),
-                (_add, ((dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True)),
-                (_count_turns, (added_ptr, may, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, True)),
-                (_count_turns, (added_ptr, done, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, False)),
+                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER)),
+                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER)),
+                (
+                    _produce,
+                    (fetched, rings, tiles, counts_ptr, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER),
+                ),
+                (
+                    _add,
+                    ((dq0, dq1), (may, done), rings, tiles, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True),
+                ),
+                (_count_turns, (counts_ptr + 1, may, tiles, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, True)),
+                (_count_turns, (counts_ptr + 1, done, tiles, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, False)),
             ],
             [4, 1, 1, 1, 1],  # warps of all but the first
             [240, 24, 24, 24, 24],  # and their registers
@@ -592,10 +582,16 @@ def one_pass_in_groups_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, False)),
-                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, False)),
-                (_produce, (fetched, rings, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False)),
-                (_add, ((dq0, dq1), (may, done), rings, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False)),
+                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER)),
+                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER)),
+                (
+                    _produce,
+                    (fetched, rings, tiles, counts_ptr, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER),
+                ),
+                (
+                    _add,
+                    ((dq0, dq1), (may, done), rings, tiles, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False),
+                ),
             ],
             [4, 1, 1],
             [240, 24, 24],
@@ -622,26 +618,21 @@ def settings(blocks: OnePass) -> dict:
 
 
 def add_up(
-    sums, added, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, blocks: OnePass
+    sums, counts, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
     """dk and dv: of each part, if there are any."""
     (B, H, _n_q, D), (kv_heads, n_k) = q.shape, dk.shape[1:3]
     main, rest = split(D)
-    items = triton.cdiv(n_k, 2 * ROWS if causal and blocks.in_order else ROWS) * B * kv_heads
-    programs = min(items, multiprocessors(q.device))
-    if causal and not blocks.in_order:
-        programs = items  # of unequal length: the hardware shares them out
-    # In order, programs wait for one another: all of them run at once, or none.
-    options = {"launch_cooperative_grid": True} if blocks.in_order else {}
+    items = triton.cdiv(n_k, ROWS) * B * kv_heads
     launch(
-        one_pass_in_groups_kernel, (programs,),
+        one_pass_in_groups_kernel, (min(items, multiprocessors(q.device)),),
         *sums_descriptors(sums, blocks.block),
         *descriptors(HALF.value, main, rest, dk, dv, k, v), *descriptors(blocks.block, main, rest, q, do),
-        *term_descriptors(blocks.block, shift, delta), added,
+        *term_descriptors(blocks.block, shift, delta), counts,
         kv_heads, q.shape[2], n_k, items, scale, scale * LOG2_E,
         GROUP=H // kv_heads, CAUSAL=causal, WHOLE=n_k % ROWS == 0, MAIN=main, REST=rest,
         **settings(blocks),
-        **LAUNCH, **options,
+        **LAUNCH,
     )  # fmt: skip
 
 
@@ -649,10 +640,12 @@ def write_in_one_pass(
     dq, dk, dv, shift, delta, room, do, q, k, v, o, l, dl, causal: bool, scale: float, blocks: OnePass
 ) -> None:  # fmt: skip
     """`room`: of sums.py. FLOP: 10 B H n_q n_k D, half of it causal."""
-    sums, added = sums_and_counters(room, q, k, blocks)
+    sums, counts = sums_and_counts(room, q, k, blocks)
     of_parts = sums_of_parts(room, q, k, blocks) if blocks.parts > 1 else (dk, dv)
-    prepare(sums, added, shift, delta, do, q, o, l, dl)
-    add_up(sums, added, *of_parts, shift, delta, do, q, k, v, causal, scale, blocks)
+    # In order the first tile of a head writes dq, so that zeros are for queries that see no key.
+    zeros = not blocks.in_order or (causal and q.shape[2] > k.shape[2])
+    prepare(sums, counts, shift, delta, do, q, o, l, dl, zeros, blocks.in_order)
+    add_up(sums, counts, *of_parts, shift, delta, do, q, k, v, causal, scale, blocks)
     finish(dq, sums, scale)
     if blocks.parts > 1:
         finish(dk, of_parts[0], 1.0, blocks.parts)

@@ -21,7 +21,7 @@ from course_lib.kernels.columns import split
 from course_lib.kernels.launching import launch
 from course_lib.kernels.strides import in_units, unit_of
 
-__all__ = ["finish", "finish_kernel", "prepare", "prepare_kernel", "room", "sums_and_counters", "sums_of_parts"]
+__all__ = ["finish", "finish_kernel", "prepare", "prepare_kernel", "room", "sums_and_counts", "sums_of_parts"]
 
 ROWS = 128  # of a program
 COUNTED = tl.constexpr(64)  # queries a counter, where additions come in order
@@ -29,12 +29,12 @@ COUNTED = tl.constexpr(64)  # queries a counter, where additions come in order
 
 @triton.jit
 def prepare_kernel(
-    sum_ptr, added_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
+    sum_ptr, counts_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
     heads, n_q, stride_terms, stride_o, stride_do,
-    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    ZEROS: tl.constexpr, ORDERED: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """shift and delta, as dq_kernel makes them, and zeros for the sums, and for the counters if there are any."""
+    """shift and delta, as dq_kernel makes them, zeros for the counts, and for the sums where nobody writes first."""
     blocks = tl.cdiv(n_q, BLOCK)
     block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     batch, head = row // heads, row % heads
@@ -50,14 +50,17 @@ def prepare_kernel(
     shift, delta = terms_of(do, do_rest, o, o_rest, l_ptr + row * n_q, dl_row, offs_m, n_q, REST)
     tl.store(shift_ptr + row * stride_terms + offs_m, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
-    zeros, zeros_rest = zero_rows(BLOCK, MAIN, REST)
-    to = sum_ptr + row * n_q * HEAD
-    store_rows(to, zeros, zeros_rest, first_m, n_q, (0, 0, HEAD, 1), BLOCK, HEAD, MAIN, REST, 1, False)
-    if added_ptr is not None:
+    if ZEROS:
+        zeros, zeros_rest = zero_rows(BLOCK, MAIN, REST)
+        to = sum_ptr + row * n_q * HEAD
+        store_rows(to, zeros, zeros_rest, first_m, n_q, (0, 0, HEAD, 1), BLOCK, HEAD, MAIN, REST, 1, False)
+    if tl.program_id(0) == 0:
+        tl.store(counts_ptr, 0)
+    if ORDERED:
         COUNTERS: tl.constexpr = BLOCK // COUNTED
         offs = block * COUNTERS + tl.arange(0, COUNTERS)
         counters = tl.cdiv(n_q, COUNTED)
-        tl.store(added_ptr + row * counters + offs, tl.zeros((COUNTERS,), tl.int32), mask=offs < counters)
+        tl.store(counts_ptr + 1 + row * counters + offs, tl.zeros((COUNTERS,), tl.int32), mask=offs < counters)
 
 
 @triton.jit
@@ -82,14 +85,14 @@ def finish_kernel(
     store_rows(to, dq, dq_rest, block * BLOCK, n_q, stride_dq, BLOCK, HEAD, MAIN, REST, UNIT, WIDE)
 
 
-def prepare(sums, added, shift, delta, do, q, o, l, dl) -> None:
+def prepare(sums, counts, shift, delta, do, q, o, l, dl, zeros: bool, in_order: bool) -> None:
     (B, H, n_q, D), unit = q.shape, unit_of(o, do)
     main, rest = split(D)
     launch(
         prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
-        sums, added, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
+        sums, counts, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
         H, n_q, shift.stride(0), in_units(o, unit), in_units(do, unit),
-        HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, o, do), BLOCK=ROWS, num_warps=8,
+        ZEROS=zeros, ORDERED=in_order, HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, o, do), BLOCK=ROWS, num_warps=8,
     )  # fmt: skip
 
 
@@ -105,22 +108,21 @@ def finish(dq, sums, scale: float, parts: int = 1) -> None:
 
 
 def room(q, k, blocks) -> torch.Tensor | None:
-    """For the sums of dq, where it is made in one pass, those of dk and dv in parts, and behind them the counters of
-    what has been added to dq."""
+    """For the sums of dq, where it is made in one pass, those of dk and dv in parts, and behind them the counts."""
     if not isinstance(blocks, OnePass):
         return None
     counters = q.shape[:2].numel() * triton.cdiv(q.shape[2], COUNTED.value) if blocks.in_order else 0
-    return torch.empty(q.numel() + _in_parts(k, blocks) + counters, dtype=torch.float32, device=q.device)
+    return torch.empty(q.numel() + _in_parts(k, blocks) + 1 + counters, dtype=torch.float32, device=q.device)
 
 
 def _in_parts(k, blocks: OnePass) -> int:
     return 2 * blocks.parts * k.numel() if blocks.parts > 1 else 0
 
 
-def sums_and_counters(room: torch.Tensor, q, k, blocks: OnePass) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(B H, n_q, D) fp32, and an int32 for each COUNTED queries of a head, or None."""
+def sums_and_counts(room: torch.Tensor, q, k, blocks: OnePass) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B H, n_q, D) fp32; and int32: tiles that were taken, and in order one for each COUNTED queries of a head."""
     sums = room[: q.numel()].view(-1, *q.shape[2:])
-    return sums, room[q.numel() + _in_parts(k, blocks) :].view(torch.int32) if blocks.in_order else None
+    return sums, room[q.numel() + _in_parts(k, blocks) :].view(torch.int32)
 
 
 def sums_of_parts(room: torch.Tensor, q, k, blocks: OnePass) -> torch.Tensor:
