@@ -1,8 +1,8 @@
 """Kernels with jobs for their warps, carried out by the host: every job of every program is a thread.
 
-Triton's interpreter knows no Gluon. Here a kernel's own functions run as Python, with tiles as torch tensors. One thread
-runs at a time, and which one is drawn at every barrier. What is asked of a GPU and not waited for happens as early or
-as late as it may:
+Triton's interpreter knows no Gluon. Here a kernel's own functions run as Python, with tiles as torch tensors. One
+thread runs at a time, and which one is drawn at every barrier. What is asked of a GPU and not waited for happens as
+early or as late as it may:
 
     a fetch       at any time until the barrier is passed that hears of it
     a product     reads shared memory at any time until somebody waits for it, and has no value before that
@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language import constexpr
 
-__all__ = ["Int", "OnPaper"]
+__all__ = ["Int", "OnPaper", "up"]
 
 OPTIONS = ("num_warps", "maxnreg", "launch_cooperative_grid")
 
@@ -197,16 +197,30 @@ class Job:
 
 
 class OnPaper:
-    """`launch` in place of course_lib.kernels.launching.launch. asm: what the texts of inline assembly do.
+    """`launch` in place of course_lib.kernels.launching.launch.
 
-    at_once: so many programs at a time, the next when one has ended.
+    at_once: so many programs at a time, the next when one has ended. asm: what the texts of inline assembly do.
+    instead: functions of the kernel's text that are to be others, by name.
     """
 
-    def __init__(self, seed: int, at_once: int, asm: dict[str, Callable] | None = None):
+    def __init__(self, seed: int, at_once: int, asm: dict | None = None, instead: dict | None = None):
         self._draw, self._at_once = random.Random(seed), at_once
         self._asm = {} if asm is None else asm
         self._spaces: dict[int, dict] = {}
-        self._known = self._names()
+        self._known = self._names() | ({} if instead is None else instead)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """For a text of assembly: the job that is here waits."""
+        me = self._me
+        me.until = condition
+        self._pass_on(me)
+        me.until = None
+
+    def all_written(self) -> None:
+        """For a text of assembly: all that this job has sent is in global memory."""
+        for one in self._me.sent:
+            one.write()
+        self._me.sent.clear()
 
     def launch(self, kernel, grid, *args, **options):
         given = {name: value for name, value in options.items() if name not in OPTIONS}
@@ -306,12 +320,6 @@ class OnPaper:
     def _some(self, many: list) -> list:
         return [one for one in many[-8:] if self._draw.random() < 0.05]
 
-    def _until(self, condition: Callable[[], bool]):
-        me = self._me
-        me.until = condition
-        self._pass_on(me)
-        me.until = None
-
     # What a kernel's text means
 
     def _function(self, jitted):
@@ -338,7 +346,7 @@ class OnPaper:
             constexpr=None, int32=torch.int32, int64=torch.int64, float32=torch.float32, float16=torch.float16,
             bfloat16=torch.bfloat16, static_range=range, tensor=Int, static_assert=_assert,
             program_id=lambda axis: self._me.program, num_programs=lambda axis: Int(self._grid),
-            cdiv=_up, minimum=_least, maximum=_most, where=_where, cast=lambda x, kind: x,
+            cdiv=up, minimum=_least, maximum=_most, where=_where, cast=lambda x, kind: x,
             exp2=lambda x: torch.exp2(x), log2=lambda x: torch.log2(x),
             sum=lambda x, axis: x.sum(axis), max=_largest,
             arange=lambda a, b, layout=None: _tile(torch.arange(a, b)),
@@ -377,7 +385,7 @@ class OnPaper:
             job = Job(program, f"{number} ({getattr(function, 'name', function)})", functools.partial(function, *args))
             ended.append(job)
             self._start(job)
-        self._until(lambda: all(job.done for job in ended))
+        self.until(lambda: all(job.done for job in ended))
 
     def _assembly(self, text, constraints, args, dtype=None, is_pure=True, pack=1):
         return self._asm[text](self, *args)
@@ -390,7 +398,7 @@ class OnPaper:
         barrier.now(-1, bytes_)
 
     def _wait(self, barrier, phase):
-        self._until(lambda: barrier.passed % 2 != phase)
+        self.until(lambda: barrier.passed % 2 != phase)
 
     def _fetch(self, desc, coord, barrier, to):
         there, inside = desc.region(coord)
@@ -411,11 +419,6 @@ class OnPaper:
         sent = self._me.sent
         for one in sent[: len(sent) - pendings]:
             one.read()
-
-    def _all_written(self):
-        for one in self._me.sent:
-            one.write()
-        self._me.sent.clear()
 
     def _product(self, a, b, acc, use_acc=True, is_async=False):
         def product():
@@ -464,7 +467,7 @@ def _assert(condition, message=""):
     assert condition, message
 
 
-def _up(a, b):
+def up(a, b):
     return Int((abs(a + b - 1) // b) * (1 if a + b - 1 >= 0 else -1))
 
 

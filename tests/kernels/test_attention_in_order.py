@@ -10,35 +10,9 @@ import pytest
 
 from course_lib.kernels.attention import groups_onepass as kernel
 from course_lib.kernels.attention.tuning import IN_ORDER
+from tests.kernels.jobs_on_paper import Int, up
 
 ROWS = 128  # keys a tile
-
-
-class Int(int):
-    """An integer of the GPU: // rounds towards zero there, % has the sign of the left side. Nobody may rely on it."""
-
-    def __floordiv__(self, other):
-        assert self >= 0 and other > 0, f"{int(self)} // {int(other)}"
-        return Int(int(self) // int(other))
-
-    def __mod__(self, other):
-        assert self >= 0 and other > 0, f"{int(self)} % {int(other)}"
-        return Int(int(self) % int(other))
-
-
-def _kept(name):
-    def method(self, other):
-        return Int(getattr(int, name)(int(self), int(other)))
-
-    return method
-
-
-for name in ("add", "radd", "sub", "rsub", "mul", "rmul", "rshift"):
-    setattr(Int, f"__{name}__", _kept(f"__{name}__"))
-
-
-def towards_zero(a, b):
-    return Int((abs(a + b - 1) // b) * (1 if a + b - 1 >= 0 else -1))
 
 
 class Program:
@@ -47,7 +21,7 @@ class Program:
     def __init__(self, number, programs):
         self.program_id, self.num_programs = (lambda axis: Int(number)), (lambda axis: Int(programs))
 
-    cdiv = staticmethod(towards_zero)
+    cdiv = staticmethod(up)
     minimum = staticmethod(lambda a, b: Int(min(a, b)))
     maximum = staticmethod(lambda a, b: Int(max(a, b)))
     where = staticmethod(lambda condition, a, b: Int(a if condition else b))
