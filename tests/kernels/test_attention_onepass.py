@@ -12,7 +12,7 @@ from course_lib.device import DEVICE
 from course_lib.kernels.attention import attention, attention_operator, backward, tuning
 from course_lib.kernels.attention.forward import forward
 from course_lib.kernels.attention.packed import packed_attention
-from course_lib.kernels.attention.sums import finish, room, sums_and_counters, sums_of_parts
+from course_lib.kernels.attention.sums import finish, room, sums_and_counts, sums_of_parts
 from course_lib.kernels.attention.tuning import IN_ORDER, ONE_PASS, OnePass, one_pass_for, parts_of_heads
 from course_lib.kernels.columns import split
 from tests.kernels.attention_oracle import oracle
@@ -154,14 +154,14 @@ def test_room_is_made_for_one_pass_only():
     for entry, counters in ((ONE_PASS[128, False], 0), (IN_ORDER[128, False], 32 * 2)):
         made = room(q, k, entry)
         assert made.numel() == q.numel() + counters and made.dtype == torch.float32
-        sums, added = sums_and_counters(made, q, k, entry)
+        sums, added = sums_and_counts(made, q, k, entry)
         assert sums.shape == (32, 100, 128)
         entry = replace(entry, parts=2)
         shared = room(q, k, entry)
         assert shared.numel() == made.numel() + 2 * 2 * k.numel()
         shared.zero_()
         sums_of_parts(shared, q, k, entry).fill_(1.0)
-        of_dq, added = sums_and_counters(shared, q, k, entry)
+        of_dq, added = sums_and_counts(shared, q, k, entry)
         assert sums_of_parts(shared, q, k, entry).shape == (2, 2, 8, 60, 128) and of_dq.shape == sums.shape
         assert not of_dq.any() and (added is None or not added.any()), "apart from one another"
         assert (added is None) if not counters else (added.shape == (counters,) and added.dtype == torch.int32)
