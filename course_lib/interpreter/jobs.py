@@ -156,7 +156,7 @@ class Run:
             while not (ready := [job for job in left if job.until()]) and self._fetches:
                 self._one_comes()
             if not ready:
-                who = ", ".join(f"{job.name} of {job.program}" for job in left)
+                who = ", ".join(f"{job.name} of program {job.program}" for job in left if job.name != "start")
                 self._wrong = AssertionError(f"these wait for ever: {who}")
                 ready = left
             self._draw.choice(ready).may_run.release()

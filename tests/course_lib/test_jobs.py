@@ -140,7 +140,7 @@ def test_a_product_has_no_value_before_it_is_waited_for():
 
 
 def test_where_all_wait_for_ever_it_is_said_who():
-    with pytest.raises(AssertionError, match="these wait for ever: start of 0, job 0 of 0, job 1 of 0"):
+    with pytest.raises(AssertionError, match="these wait for ever: job 0 of program 0, job 1 of program 0"):
         squares(0, programs=1, instead={"_square": _keeps_its_place})
 
 

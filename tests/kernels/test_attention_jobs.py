@@ -269,5 +269,5 @@ def test_two_that_wait_for_each_other_are_named(paper):
     q, k, v, do = four(1, 1, 1, 640, 640, 64, torch.float16)
     want = oracle(q, k, v, do)
     paper(0, at_once=2)
-    with pytest.raises(AssertionError, match=r"these wait for ever: .*of 0"):
+    with pytest.raises(AssertionError, match=r"these wait for ever: .*of program 0"):
         one_pass(q, k, v, do, False, True, want)
