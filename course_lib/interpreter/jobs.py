@@ -206,7 +206,7 @@ class Run:
             zeros=lambda shape, kind, layout=None: of_tile(torch.zeros(shape, dtype=kind)),
             full=lambda shape, value, kind, layout=None: of_tile(torch.full(shape, value, dtype=kind)),
             zeros_like=torch.zeros_like, convert_layout=lambda x, layout: x,
-            load=lambda pointer: Int(pointer.value), store=_store,
+            load=_load, store=_store, to_tensor=_given,
             allocate_shared_memory=_allocate, warp_specialize=self._specialize,
             inline_asm_elementwise=lambda text, constraints, args, **_: self._asm[text](self, *args),
             **{f"{name}Layout": lambda *_, **_named: None for name in layouts},
@@ -322,6 +322,16 @@ def _where(condition, a, b):
     if isinstance(condition, bool):
         return _given(a if condition else b)
     return of_tile(torch.where(condition, a, b))
+
+
+def _load(pointer: Pointer, mask=None, other=0):
+    where = torch.as_tensor(pointer.offset)
+    if where.ndim == 0:
+        return _scalar(pointer.value)
+    mask = torch.ones_like(where, dtype=torch.bool) if mask is None else mask
+    found = torch.full(where.shape, other, dtype=pointer.memory.dtype)
+    found[mask] = pointer.memory[where[mask]]
+    return of_tile(found)
 
 
 def _store(pointer: Pointer, values, mask=None):

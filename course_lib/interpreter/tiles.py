@@ -47,6 +47,10 @@ class Tile(torch.Tensor):
 
     type = types.SimpleNamespace(layout=None)
 
+    def split(self):
+        """The two halves along the last dimension, which has two."""
+        return self[..., 0], self[..., 1]
+
 
 def of_tile(x: torch.Tensor) -> Tile:
     return x.as_subclass(Tile)

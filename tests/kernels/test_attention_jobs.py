@@ -9,8 +9,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from course_lib.device import TIER
-from course_lib.interpreter.jobs import carry_out
-from course_lib.kernels import launching
 from course_lib.kernels.attention import groups_dkdv, groups_forward, groups_onepass, groups_tiles, sums
 from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups
 from course_lib.kernels.attention.groups_forward import write_forward_in_groups
@@ -46,28 +44,27 @@ def add(run, desc, coord, tile):
     run.send(desc, coord, tile, adds=True)
 
 
+MODULES = groups_forward, groups_dkdv, groups_onepass
+KERNELS = (
+    groups_forward.forward_in_groups_kernel,
+    groups_dkdv.dkdv_in_groups_kernel,
+    groups_onepass.one_pass_in_groups_kernel,
+)
+
+
 @pytest.fixture
-def paper(monkeypatch):
-    """paper(seed): from now on kernels with jobs are carried out by the host, others as ever; the list says which."""
-    ran = []
-
-    def begin(seed, instead=None, at_once=MULTIPROCESSORS):
-        def launch(kernel, grid, *args, **options):
-            if not kernel.fn.__name__.endswith("_in_groups_kernel"):
-                return launching.launch(kernel, grid, *args, **options)
-            ran.append(kernel.fn.__name__)
-            how = {"seed": seed, "at_once": at_once, "asm": ASM, "instead": {"async_add": add} | (instead or {})}
-            return carry_out(kernel, grid, *args, **how, **options)
-
-        for module in (groups_forward, groups_dkdv, groups_onepass):
-            monkeypatch.setattr(module, "launch", launch)
-            monkeypatch.setattr(module, "multiprocessors", lambda device: MULTIPROCESSORS)
-        return ran
+def paper(carried_out, monkeypatch):
+    """paper(seed): from now on kernels with jobs are carried out by the host; the list says which were."""
 
     def dealt(q, *kind):
         return torch.tensor(groups_tiles.deal(MULTIPROCESSORS, *kind), dtype=torch.int32)
 
     monkeypatch.setattr(groups_forward, "dealt", dealt)
+
+    def begin(seed, instead=None, at_once=MULTIPROCESSORS):
+        instead = {"async_add": add} | (instead or {})
+        return carried_out(MODULES, KERNELS, MULTIPROCESSORS, seed=seed, at_once=at_once, asm=ASM, instead=instead)
+
     return begin
 
 
@@ -122,7 +119,7 @@ def test_forward(shape, causal, way, paper):
         (o,), l = empty(q), torch.full(q.shape[:3], float("nan"))
         write_forward_in_groups(o, l, q, k, v, causal, shape[-1] ** -0.5, None, blocks)
         assert_near((o, l), want, ("o", "l"))
-        assert ran.pop() == "forward_in_groups_kernel"
+        assert ran == [KERNELS[0]]
 
 
 LENGTHS = (333, 1, 150, 256)
@@ -169,7 +166,7 @@ def test_dk_and_dv(shape, lengths, causal, paper):
         dk, dv = empty(k, v)
         write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal, shape[-1] ** -0.5, padded, blocks)
         assert_near((dk, dv), want, ("dk", "dv"))
-        assert ran.pop() == "dkdv_in_groups_kernel"
+        assert ran == [KERNELS[1]]
 
 
 def one_pass(q, k, v, do, causal, in_order, want, parts=1):
@@ -205,7 +202,7 @@ def test_one_pass(shape, causal, in_order, paper):
         ran = paper(seed)
         bits.append(one_pass(q, k, v, do, causal, in_order, want, parts))
         assert_near(bits[-1], want, ("dq", "dk", "dv"))
-        assert ran.pop() == "one_pass_in_groups_kernel"
+        assert ran == [KERNELS[2]]
     if in_order:
         assert all(map(torch.equal, bits[0] + bits[0], bits[1] + bits[2])), "the same bits whoever comes first"
 
