@@ -247,31 +247,33 @@ def imported_by(release: NotebookNode) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if not name.startswith("autograder")))
 
 
-JUDGES = ("autograder/call", "autograder/inside", "autograder/judging", "autograder/referee", "course_lib")
+JUDGES = ("autograder/call", "autograder/inside", "autograder/judging", "autograder/referee")
+PROBES = "autograder/inside/probes"  # of which each looks at a few exercises
 ONLY_SHOW = ("plots", "widgets")  # parts of course_lib
 
 
 @functools.lru_cache
 def grader_hash(name: str) -> str:
-    """Changes when code comes to mean something else that decides a verdict on this exercise: its own modules, the
-    judging, what a sandbox holds. Comments, pages and other exercises do not count."""
+    """Changes when code comes to mean something else that decides a verdict on this exercise: its own modules, its
+    probe, the judging, what its lesson imports, and what all of these import. Comments, pages, other exercises and what
+    only other lessons use do not count."""
     unit = exercises.of_unit(name.partition(".")[0])
-    files = [path for path in _modules(name) if path.name != "__init__.py"]
-    files += [path for room in JUDGES for path in (ROOT / room).rglob("*.py") if not {*path.parts} & {*ONLY_SHOW}]
-    parts = [
-        (str(path.relative_to(ROOT)), meaning([path])) for path in sorted([*files, ROOT / "autograder/exercise.py"])
-    ]
+    parts = [(str(path.relative_to(ROOT)), meaning([path])) for path in sorted(_deciding(name))]
     parts += [(one.entry, one.asks_for_kernels) for one in unit]  # the audit reads the text by these
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _modules(name: str) -> set[Path]:
-    """The file in which an exercise is defined, and those of exercises that it imports."""
-    wanted = exercises.get(name)
+def _deciding(name: str) -> set[Path]:
+    wanted, unit = exercises.get(name), name.partition(".")[0]
     loaded = [module for key, module in [*sys.modules.items()] if key.startswith("autograder.exercises.")]
     paths = [Path(one.__file__) for one in loaded if any(value is wanted for value in [*vars(one).values()])]
-    own = {path for path in paths if path.name != "__init__.py"}
-    return own.union(*(reached(path, ["autograder/exercises"]) for path in own))
+    first = {path for path in paths if path.name != "__init__.py"} | {ROOT / "autograder/exercise.py"}
+    if wanted.probe:
+        first.add(ROOT / f"{wanted.probe.partition(':')[0].replace('.', '/')}.py")
+    first |= {path for room in JUDGES for path in (ROOT / room).rglob("*.py") if ROOT / PROBES not in path.parents}
+    lesson = {*(ROOT / "solutions").glob(f"*_{unit}/*.py")}
+    found = first.union(*(reached(path, ["autograder/exercises", PROBES, "course_lib"]) for path in first | lesson))
+    return {path for path in found if not {*path.parts} & {*ONLY_SHOW}}
 
 
 # What the referee raises when it is itself wrong about what was handed in. A full disk raises something else.

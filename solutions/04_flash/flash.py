@@ -2767,20 +2767,23 @@ def _fetch(x_desc, tiles, full, empty, count):
 
 
 @gluon.jit
+def _store_sum(out_ptr, total):
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, total.type.layout))
+    columns = gl.arange(0, ROWS, gl.SliceLayout(0, total.type.layout))
+    gl.store(out_ptr + rows[:, None] * ROWS + columns[None, :], total)
+
+
+@gluon.jit
 def _add_up(out_ptr, tiles, full, empty, count):
-    # who holds what
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    total = gl.zeros([ROWS, ROWS], gl.float32, LAYOUT)
+    # who of the four warps holds what of a tile
+    WHO: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    total = gl.zeros([ROWS, ROWS], gl.float32, WHO)
     for i in range(count):
         mbarrier.wait(full.index(i % 2), (i // 2) & 1)
-        total += tiles.index(i % 2).load(LAYOUT).to(gl.float32)
+        total += tiles.index(i % 2).load(WHO).to(gl.float32)
         sync()  # all four warps have read
         mbarrier.arrive(empty.index(i % 2), count=1)
-    rows, columns = (
-        gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT)),
-        gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT)),
-    )
-    gl.store(out_ptr + rows[:, None] * ROWS + columns[None, :], total)
+    _store_sum(out_ptr, total)
 
 
 # %%
@@ -2836,6 +2839,89 @@ for words, wanted in (
 # shared memory and the barrier. `elect.sync` chooses the thread that carries it out. `setmaxnreg` moves registers
 # between groups of four warps while the kernel runs: who only asks for tiles needs few, who computes takes what was
 # given back.
+#
+# ### Does it wait where it has to? Your CPU can tell
+# Compiling does not show that a kernel is right, and Triton's interpreter knows no Gluon. `carry_out` runs such a kernel
+# on the host. Every job is a thread, one of them runs at a time, and at every barrier a draw says who goes on. A fetch
+# comes as early or as late as it may: at any time until the barrier that hears of it is passed. So what a GPU shows on a
+# bad day, your CPU shows in some draw. (It shows no time, no layouts, and not that the four warps of a job wait for each
+# other.)
+#
+# Below, `_add_up` is spoilt in three ways: it does not wait at `full`; it frees a place before it has read it; it reads
+# before it waits. **Before you run it, say** for each what comes out: the right sum, NaN (shared memory is NaN at
+# first), a wrong sum, or nothing, because two jobs wait for each other for ever.
+
+# %%
+import torch
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from course_lib.interpreter.jobs import carry_out
+
+x_host = torch.randn(4 * 64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+right_sum = x_host.float().unflatten(0, (4, 64)).sum(0)
+
+
+def in_ten_draws(**instead):
+    """What comes of ten draws, and in how many of them."""
+    seen = {}
+    for seed in range(10):
+        out = torch.full((64, 64), float("nan"))
+        described = TensorDescriptor(x_host, [4 * 64, 64], [64, 1], [64, 64], swizzled)
+        try:
+            carry_out(
+                two_jobs_kernel, (1,), out, described, 4, seed=seed, instead=instead
+            )
+            off = (out - right_sum).abs().max().item()
+            what = "right" if off < 1e-4 else "NaN" if off != off else "wrong"
+        except AssertionError as error:
+            what = str(error)
+        seen[what] = seen.get(what, 0) + 1
+    return seen
+
+
+@gluon.jit
+def _hurries(out_ptr, tiles, full, empty, count):
+    WHO: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    total = gl.zeros([ROWS, ROWS], gl.float32, WHO)
+    for i in range(count):
+        total += tiles.index(i % 2).load(WHO).to(gl.float32)
+        mbarrier.arrive(empty.index(i % 2), count=1)
+    _store_sum(out_ptr, total)
+
+
+@gluon.jit
+def _frees_early(out_ptr, tiles, full, empty, count):
+    WHO: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    total = gl.zeros([ROWS, ROWS], gl.float32, WHO)
+    for i in range(count):
+        mbarrier.wait(full.index(i % 2), (i // 2) & 1)
+        mbarrier.arrive(empty.index(i % 2), count=1)
+        total += tiles.index(i % 2).load(WHO).to(gl.float32)
+    _store_sum(out_ptr, total)
+
+
+@gluon.jit
+def _reads_first(out_ptr, tiles, full, empty, count):
+    WHO: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    total = gl.zeros([ROWS, ROWS], gl.float32, WHO)
+    for i in range(count):
+        total += tiles.index(i % 2).load(WHO).to(gl.float32)
+        mbarrier.wait(full.index(i % 2), (i // 2) & 1)
+        mbarrier.arrive(empty.index(i % 2), count=1)
+    _store_sum(out_ptr, total)
+
+
+print("as it stands:", in_ten_draws())
+print("no wait at full:", in_ten_draws(_add_up=_hurries))
+print("freed before it is read:", in_ten_draws(_add_up=_frees_early))
+print("read before the wait:", in_ten_draws(_add_up=_reads_first))
+
+# %% [markdown]
+# Reading first gives NaN or a wrong sum. Without the wait at `full` nothing comes at all: the adding warps arrive at
+# `empty` before the fetching warp has asked once, a round of that barrier passes too early, and the bit that counts
+# rounds then says the opposite of what the fetching warp waits for. And a place that is freed too early gives the right
+# sum in 7 of 10 draws: a test that runs it once passes more often than not. So the course's own kernels of this kind
+# run in such draws too (`tests/kernels/test_attention_jobs.py`), besides on a GPU.
 #
 # ### Jobs for the warps, in a real kernel
 # The forward pass of the course's second rung (`course_lib/kernels/attention/groups_forward.py`) has three jobs: one warp

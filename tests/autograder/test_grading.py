@@ -580,12 +580,17 @@ def test_grading_again_reads_the_verdicts_and_changes_nothing(graded, who):
 
 
 SOFTMAX = "autograder/exercises/roofline/softmax.py"
-BOTH = {"roofline.work", "roofline.softmax"}
+EACH = {"roofline.work", "roofline.softmax", "flash.tiled"}
 CHANGES = {
-    "judging": ("autograder/judging/judge.py", "CHANGED = 1", BOTH),
-    "what lessons import": ("course_lib/numerics/sums.py", "CHANGED = 1", BOTH),
-    "a probe": ("autograder/inside/probes/tiling.py", "CHANGED = 1", BOTH),
-    "the referee": ("autograder/referee/referee.py", "CHANGED = 1", BOTH),
+    "judging": ("autograder/judging/judge.py", "CHANGED = 1", EACH),
+    "what judges import": ("course_lib/numerics/sums.py", "CHANGED = 1", EACH),
+    "what a lesson imports": ("course_lib/simulated_gpu.py", "CHANGED = 1", {"roofline.work", "roofline.softmax"}),
+    "a lesson's words": ("solutions/01_roofline/roofline.py", "CHANGED = 1", set()),
+    "what other lessons import": ("course_lib/models/siglip/steps.py", "CHANGED = 1", set()),
+    "what no lesson imports": ("course_lib/check_install.py", "CHANGED = 1", set()),
+    "a probe": ("autograder/inside/probes/tiling.py", "CHANGED = 1", {"flash.tiled"}),
+    "another probe": ("autograder/inside/probes/towers.py", "CHANGED = 1", set()),
+    "the referee": ("autograder/referee/referee.py", "CHANGED = 1", EACH),
     "an exercise": (SOFTMAX, "CHANGED = 1", {"roofline.softmax"}),
     "what an exercise imports": (SOFTMAX.replace(".py", "_mistakes.py"), "CHANGED = 1", {"roofline.softmax"}),
     "a comment": (SOFTMAX, "# changed", set()),
@@ -603,9 +608,9 @@ def test_verdicts_are_made_anew_where_what_decides_them_means_something_else(kin
     def edited(self, **how):
         return read(self, **how) + f"\n{line}\n" * (self == COURSE / changed)
 
-    before = {name: verdicts.grader_hash.__wrapped__(name) for name in BOTH}
+    before = {name: verdicts.grader_hash.__wrapped__(name) for name in EACH}
     monkeypatch.setattr(Path, "read_text", edited)
-    assert {name for name in BOTH if verdicts.grader_hash.__wrapped__(name) != before[name]} == anew
+    assert {name for name in EACH if verdicts.grader_hash.__wrapped__(name) != before[name]} == anew
 
 
 @pytest.mark.slow

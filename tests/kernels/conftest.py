@@ -7,6 +7,7 @@ import torch
 
 from course_lib.cards import ARCHITECTURES, CARDS
 from course_lib.device import DEVICE, TIER
+from course_lib.interpreter.jobs import carry_out
 from course_lib.kernels import hardware, launching, one_pass
 from course_lib.kernels.add_norm import tuning as add_norm_tuning
 from course_lib.kernels.attention import attention
@@ -34,6 +35,28 @@ def launchers_run_anew():
     launching.forget()
     yield
     launching.forget()
+
+
+@pytest.fixture
+def carried_out(monkeypatch):
+    """carried_out(modules, kernels, seed=0, ...): from now on what these modules launch of these kernels is carried out
+    by the host, as on `multiprocessors` of them. Returns the kernels that were launched, anew each time."""
+
+    def begin(modules, kernels, multiprocessors=5, **how):
+        ran = []
+
+        def launch(kernel, grid, *args, **options):
+            if kernel not in kernels:
+                return launching.launch(kernel, grid, *args, **options)
+            ran.append(kernel)
+            return carry_out(kernel, grid, *args, **how, **options)
+
+        for module in modules:
+            monkeypatch.setattr(module, "launch", launch)
+            monkeypatch.setattr(module, "multiprocessors", lambda device: multiprocessors)
+        return ran
+
+    return begin
 
 
 @pytest.fixture

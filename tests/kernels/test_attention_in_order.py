@@ -8,9 +8,9 @@ import types
 
 import pytest
 
+from course_lib.interpreter.tiles import Int, up
 from course_lib.kernels.attention import groups_onepass as kernel
 from course_lib.kernels.attention.tuning import IN_ORDER
-from tests.kernels.jobs_on_paper import Int, up
 
 ROWS = 128  # keys a tile
 

@@ -1,13 +1,15 @@
 """Attention's kernels with jobs for their warps, carried out by the host: right whoever comes first."""
 
-import types
 from dataclasses import replace
 
 import pytest
 import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from course_lib.device import TIER
-from course_lib.kernels import launching
+from course_lib.interpreter.tiles import Int
 from course_lib.kernels.attention import groups_dkdv, groups_forward, groups_onepass, groups_tiles, sums
 from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups
 from course_lib.kernels.attention.groups_forward import write_forward_in_groups
@@ -15,7 +17,6 @@ from course_lib.kernels.attention.groups_onepass import write_in_one_pass
 from course_lib.kernels.attention.tuning import GROUPS, IN_ORDER, ONE_PASS, Groups
 from course_lib.kernels.columns import split
 from tests.kernels.attention_oracle import oracle
-from tests.kernels.jobs_on_paper import Int, OnPaper
 
 pytestmark = pytest.mark.skipif(TIER == "gpu", reason="there the GPU carries them out")
 
@@ -23,17 +24,17 @@ MULTIPROCESSORS = 5
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 
 
-def asked_for_its_turn(paper, counter, number):
-    paper.until(lambda: counter.value >= number)
+def asked_for_its_turn(run, counter, number):
+    run.until(lambda: counter.value >= number)
     return 0
 
 
-def counted(paper, counter, number):
+def counted(run, counter, number):
     counter.value += number
     return 0
 
 
-def taken(paper, counter, number):
+def taken(run, counter, number):
     before = Int(counter.value)
     counter.value += number
     return before
@@ -41,36 +42,38 @@ def taken(paper, counter, number):
 
 ASM = {
     groups_onepass._TAKE.value: taken,
-    groups_onepass._OF_LANE_0.value: lambda paper, number: number,
+    groups_onepass._OF_LANE_0.value: lambda run, number: number,
     groups_onepass._AWAIT.value: asked_for_its_turn,
     groups_onepass._COUNT.value: counted,
-    groups_onepass._ADDED.value: lambda paper, turn: paper.all_written() or 0,
+    groups_onepass._ADDED.value: lambda run, turn: run.all_written() or 0,
 }
 
 
+def add(run, desc, coord, tile):
+    run.send(desc, coord, tile, adds=True)
+
+
+MODULES = groups_forward, groups_dkdv, groups_onepass
+KERNELS = (
+    groups_forward.forward_in_groups_kernel,
+    groups_dkdv.dkdv_in_groups_kernel,
+    groups_onepass.one_pass_in_groups_kernel,
+)
+
+
 @pytest.fixture
-def paper(monkeypatch):
-    """paper(seed): kernels with jobs are carried out here, others as ever; the list says which were."""
-    ran = []
-
-    def begin(seed, instead=None, at_once=MULTIPROCESSORS):
-        on_paper = OnPaper(seed, at_once, ASM, instead)
-
-        def launch(kernel, *rest, **options):
-            if "_in_groups_" not in kernel.fn.__name__:
-                return launching.launch(kernel, *rest, **options)
-            ran.append(kernel.fn.__name__)
-            return on_paper.launch(kernel, *rest, **options)
-
-        for module in (groups_forward, groups_dkdv, groups_onepass):
-            monkeypatch.setattr(module, "launch", launch)
-            monkeypatch.setattr(module, "multiprocessors", lambda device: MULTIPROCESSORS)
-        return ran
+def paper(carried_out, monkeypatch):
+    """paper(seed): from now on kernels with jobs are carried out by the host; the list says which were."""
 
     def dealt(q, *kind):
         return torch.tensor(groups_tiles.deal(MULTIPROCESSORS, *kind), dtype=torch.int32)
 
     monkeypatch.setattr(groups_forward, "dealt", dealt)
+
+    def begin(seed, instead=None, at_once=MULTIPROCESSORS):
+        instead = {"async_add": add} | (instead or {})
+        return carried_out(MODULES, KERNELS, MULTIPROCESSORS, seed=seed, at_once=at_once, asm=ASM, instead=instead)
+
     return begin
 
 
@@ -125,7 +128,7 @@ def test_forward(shape, causal, way, paper):
         (o,), l = empty(q), torch.full(q.shape[:3], float("nan"))
         write_forward_in_groups(o, l, q, k, v, causal, shape[-1] ** -0.5, None, blocks)
         assert_near((o, l), want, ("o", "l"))
-        assert ran.pop() == "forward_in_groups_kernel"
+        assert ran == [KERNELS[0]]
 
 
 LENGTHS = (333, 1, 150, 256)
@@ -172,7 +175,7 @@ def test_dk_and_dv(shape, lengths, causal, paper):
         dk, dv = empty(k, v)
         write_dkdv_in_groups(dk, dv, do, q, k, v, shift, delta, causal, shape[-1] ** -0.5, padded, blocks)
         assert_near((dk, dv), want, ("dk", "dv"))
-        assert ran.pop() == "dkdv_in_groups_kernel"
+        assert ran == [KERNELS[1]]
 
 
 def one_pass(q, k, v, do, causal, in_order, want, parts=1):
@@ -208,7 +211,7 @@ def test_one_pass(shape, causal, in_order, paper):
         ran = paper(seed)
         bits.append(one_pass(q, k, v, do, causal, in_order, want, parts))
         assert_near(bits[-1], want, ("dq", "dk", "dv"))
-        assert ran.pop() == "one_pass_in_groups_kernel"
+        assert ran == [KERNELS[2]]
     if in_order:
         assert all(map(torch.equal, bits[0] + bits[0], bits[1] + bits[2])), "the same bits whoever comes first"
 
@@ -223,22 +226,30 @@ def test_bits_of_any_order_hang_on_who_comes_first(paper):
     assert any(not torch.equal(bits[0], other) for other in bits[1:])
 
 
-def nothing(*_):
+def nothing(run, *_):
     return None
 
 
-def place_of(ring, turn):
+def place_of(run, ring, turn):
     return turn % ring[0].shape[0]
+
+
+@gluon.jit
+def _hand_over_at_once(dq, to, ring, turn):
+    full, _empty = ring
+    PLACES: gl.constexpr = full.shape[0]
+    to[1].index(turn % PLACES).reshape([dq.shape[0], dq.shape[1]]).store(dq)
+    mbarrier.arrive(full.index(turn % PLACES), count=1)
 
 
 FAULTS = {  # what is left out -> the function of the text, what stands there instead, and how it shows
     "nobody says that a place is free": ("release", nothing, "wait for ever"),
     "nobody waits for what is fetched": ("arrived", place_of, None),
     "nobody waits for the neighbour's ds": ("_await_before", nothing, None),
-    "products are not waited for": ("warpgroup_mma_wait", lambda pendings, deps: deps, None),
+    "nobody waits until dq has left its place": ("_hand_over", _hand_over_at_once, None),
+    "products are not waited for": ("warpgroup_mma_wait", lambda run, pendings, deps: deps, None),
     "no end of a tile": ("_bring_nothing", nothing, "wait for ever"),
-    "a tile leaves without its copy": ("send", nothing, None),
-    "nobody waits until a tile is read": ("tma", None, None),
+    "a tile stays": ("send", nothing, None),
 }
 
 
@@ -249,10 +260,7 @@ def test_what_a_kernel_forgets_is_seen(fault, paper):
     q, k, v, do = four(1, 2, 2, 300, 300, 64, torch.float16)
     want, found = oracle(q, k, v, do), []
     for seed in range(8):
-        instead = {name: stand_in}
-        if name == "tma":
-            instead = {"tma": types.SimpleNamespace(**vars(OnPaper(0, 1)._known["tma"]) | {"store_wait": nothing})}
-        paper(seed, instead)
+        paper(seed, {name: stand_in})
         try:
             got = one_pass(q, k, v, do, False, True, want)
             assert_near(got, want, ("dq", "dk", "dv"))
