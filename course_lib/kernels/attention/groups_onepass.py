@@ -1,21 +1,27 @@
 """Backward in one pass, with jobs for the warps: five products where two passes make seven, and dq is added to.
 
-A tile is 128 keys, 64 for each of two groups of warps, the consumers, and the queries that see them are walked over. A
-third warp fetches q, do, shift and delta, and k and v of the next tile; a fourth adds dq to global memory. In the turn
-of block t a consumer makes
+A tile is 128 keys, 64 for each of two groups of warps, the consumers, and the queries that see them are walked over,
+from the last block of them on. A third warp fetches q, do, shift and delta, and k and v of the next tile; a fourth adds
+dq to global memory. In the turn of block t a consumer makes
 
-    s = k qᵀ, dp = v doᵀ   of block t, both asked for at once
+    dp = v doᵀ             of block t, asked for at once; s = k qᵀ was asked for a turn before
     p = exp2(s - shift)    while dp is being made
-    ds = p (dp - delta)    to shared memory too, as dq needs the ds of both consumers
+    ds = p (dp - delta)    to shared memory, as dq needs the ds of both consumers
     dv += pᵀ do            p is in registers
-    dq = ds k              of block t - 1, a part of it by each consumer, handed to the warp that adds
-    dk += dsᵀ q            ds is in registers; made while dq is handed over
+    dq = ds k              of the block before, a part of it by each consumer, handed to the warp that adds
+    dk += dsᵀ q            made while dq is handed over
+    s = k qᵀ               of the block after, behind dk, so that the tensor cores go on while a consumer waits for dk
 
-Scores are turned, keys down and queries across, so p and ds come out of one product as the next one takes them.
+Scores are turned, keys down and queries across, so p comes out of one product as the next one takes it. ds could too,
+but its registers are needed for s.
 The parts of dq: half of 128 columns, half of the rows where columns are 64 or fewer, and where they are two tiles
 (columns.py: 72 are 64 + 16) one consumer has the first and one the second.
 dq comes a turn late: a consumer then never waits for the ds that its neighbour is just making. They meet at a barrier
 that each passes a turn after it arrived there. Every ds has two places, and so has dq on its way out.
+
+Tiles are taken, not given: as many programs as multiprocessors, and whoever is done takes the next number from a
+counter in global memory; the warp that fetches does so a tile ahead and tells the other jobs. Of TOGETHER heads all
+first blocks of keys come first, the longest under a causal mask, then all second ones.
 
 dq of a block of queries is a sum over programs, in fp32: the copy engine adds a tile of it in the L2 cache (TMA reduce,
 `cp.reduce.async.bulk.tensor`), so no tile is read back. Two small kernels stand around this one (sums.py): `prepare`
@@ -28,21 +34,17 @@ the places of dq; `finish` adds them, always in the same order.
 
 In any order, programs add as they come: in fp32 the last bits differ from run to run.
 
-ORDERED: the same bits on every run. A counter for each block of queries says how many have added. What matters is that
-nobody waits for long, and that the warp that adds has nothing else to do:
+ORDERED: the same bits on every run. Blocks of keys add in the order of their numbers; a counter for each block of
+queries says how many have added. The first has nothing to add to and writes, so that dq needs no zeros. All walk from
+the last queries on, so the n-th block follows the one before a turn or two behind, and nobody waits for long where the
+heads that run together are enough. A tile waits only for tiles that were taken before it, so however few programs run
+at a time, they come to an end. What matters besides is that the warp that adds has nothing else to do: one warp more
+asks the counter, and one counts. Asking, waiting until a tile has been added and counting take longer one after the
+other than a turn does.
 
-    the order     in which programs would come if all turns took equally long. Programs that run at the same time have
-                  tiles of the same heads. Without a mask each begins at another block of queries, so that two want one
-                  dq some turns apart. Causal, a program has two tiles of a head, the n-th and the n-th from the end,
-                  so all have equally many turns: the first from its diagonal on, the second from the last queries back
-    two more      warps: one asks the counter, one counts. Asking, waiting until a tile has been added and counting
-    jobs          take longer one after the other than a turn does
-    one launch    of no more programs than run at once, all of them or none (a cooperative launch), as they wait in a
-                  circle: program 1 for 2, 2 for 3, and the last for 1. It begins when so many multiprocessors are free
-
-What is asked for when, the warp that adds, two consumers who share ds, and the counters follow FlashAttention-3 (Shah
-and others, 2024) and FlashAttention-4; that programs of a head begin apart, and that causal tiles come in pairs, are
-ideas of DASH (Qiang and others, 2026). benchmarks/notes/attention.md says what was measured.
+What is asked for when, the warp that adds, two consumers who share ds, tiles taken from a counter, and counters for the
+order of additions follow FlashAttention-3 (Shah and others, 2024) and FlashAttention-4. benchmarks/notes/attention.md
+says what was measured.
 """
 
 import functools
@@ -74,7 +76,6 @@ from course_lib.kernels.attention.groups import (
     store,
     term_descriptors,
     view,
-    wait_for_all,
     zeros,
 )
 from course_lib.kernels.attention.masks import probabilities, query_range

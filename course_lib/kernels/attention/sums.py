@@ -31,7 +31,8 @@ COUNTED = tl.constexpr(64)  # queries a counter, where additions come in order
 def prepare_kernel(
     sum_ptr, counts_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
     heads, n_q, stride_terms, stride_o, stride_do,
-    ZEROS: tl.constexpr, ORDERED: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    ZEROS: tl.constexpr, ORDERED: tl.constexpr,
+    HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """shift and delta, as dq_kernel makes them, zeros for the counts, and for the sums where nobody writes first."""
@@ -92,7 +93,8 @@ def prepare(sums, counts, shift, delta, do, q, o, l, dl, zeros: bool, in_order: 
         prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
         sums, counts, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
         H, n_q, shift.stride(0), in_units(o, unit), in_units(do, unit),
-        ZEROS=zeros, ORDERED=in_order, HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, o, do), BLOCK=ROWS, num_warps=8,
+        ZEROS=zeros, ORDERED=in_order,
+        HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, o, do), BLOCK=ROWS, num_warps=8,
     )  # fmt: skip
 
 
