@@ -309,6 +309,13 @@ def test_feedback_is_released_to_those_who_submitted_and_who_did_not_is_named(co
     assert "dan handed in again" in said
 
 
+def test_without_an_exchange_release_feedback_says_so_and_where_the_pages_are(course):
+    status, said = run(course, "release_feedback", UNIT)
+    assert status == 1 and "contact your instructor" not in said
+    assert f"this course has no exchange: {course}-exchange does not exist." in said
+    assert f"puts the pages into feedback/<student>/{UNIT}/: give each student theirs." in said
+
+
 # ------------------------------------------------------------------------------------------- without nbgrader
 
 
