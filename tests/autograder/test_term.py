@@ -177,6 +177,14 @@ def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(ter
     assert "Is it 'Müller Änne'?" in said[2]
 
 
+@pytest.mark.parametrize("field", [name for name in roster.FIELDS if name != "id"])
+def test_who_is_known_by_one_field_alone_is_no_stranger(term, field):
+    with Gradebook(url(term)) as book:
+        roster.entered(book, roster.students_of(f"id,{field}\nada,E\n".encode()))
+        (said,) = roster.strangers(["ada", "nobody"], book)
+    assert said.startswith("'nobody' is not on the roster")
+
+
 def test_who_was_graded_under_another_name_is_told_when_the_folder_is_gone(term):
     graded(term, "Ada L", DUE)
     with Gradebook(url(term)) as book:
