@@ -387,6 +387,19 @@ def test_odd_hand_ins_and_cells_that_do_not_end_are_gathered(folder):
     assert all(any(word in what for who, what in said if who == student) for student, word in words.items()), said
 
 
+def test_who_waits_says_why_nothing_of_a_hand_in_could_be_judged(folder):
+    """Another lesson's notebook, say: there is no verdict then, and all exercises wait for one reason."""
+    why = "nothing of this hand-in could be judged (it is the notebook of 00_start)"
+    path = marks.shown_file("ada", LESSON, NAME, folder)
+    cells = json.loads(path.read_text())
+    unread = {"waits": verdicts.A_PERSON, "why": why, "verdict": "", "points": 0.0}
+    path.write_text(json.dumps({name: one | unread for name, one in cells.items()}))
+    found, _ = answers.gathered(LESSON)
+    waits = told(found).partition("Who waits")[2].partition("<h2>")[0]
+    assert f"<td>ada</td><td>roofline.work, roofline.softmax</td><td>{why}</td>" in waits
+    assert waits.count(why) == 1
+
+
 def test_a_page_and_a_table_are_written_for_their_owner_alone(folder, tmp_path, capsys):
     assert command.main(argparse.Namespace(lesson=LESSON, out=tmp_path / "out")) == command.DONE
     html, table = (tmp_path / "out" / f"{LESSON}.{kind}" for kind in ("html", "csv"))
