@@ -137,7 +137,7 @@ def _means(known: list[items.ItemRow], hard: items.ItemRow) -> Figure:
     with plots.style():
         figure, axes = plots.figure(width=7.0, height=0.9 + 0.27 * len(known))
         at = range(len(known))
-        axes.barh(at, [row.mean for row in known], color=plots.PALETTE[5], edgecolor=plots.PALETTE[0])
+        axes.barh(at, [row.mean for row in known], color=plots.PALETTE[0])
         axes.set_yticks(at, [row.item for row in known])
         axes.invert_yaxis()
         axes.set(xlim=(0, 1), xlabel="mean share of the points")
