@@ -712,7 +712,7 @@ def canvas_reads(rows: list[list[str]]) -> tuple[list[str], list[str], dict[str,
 
 
 def moodle_reads(rows: list[list[str]], by: str) -> dict[str, dict[str, str]]:
-    """Item -> marks, empty ones skipped, students found by the column that was mapped."""
+    """Item -> marks, students found by the column that was mapped; what is empty here, Moodle takes away."""
     header, *rows = rows
     assert header.count(by) == 1
     who, items = header.index(by), [n for n, title in enumerate(header) if title.endswith("(Real)")]
