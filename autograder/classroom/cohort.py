@@ -118,11 +118,24 @@ def gradebook(lesson: str) -> Gradebook | None:
 
 
 def close_to_others(coursedir: CourseDirectory) -> None:
-    """What a person copied in, or an earlier version left open; the settings keep closed what is made from now on."""
-    rooms = ("verdicts", "gradebook.db", "submitted", "autograded", "feedback")
-    for path in (Path(coursedir.root) / room for room in rooms if not coursedir.groupshared):
+    """What a person copied in, a checkout has open, or an earlier version left so; the settings keep closed what is
+    made from now on. The rest of an open course is named and stays: who else works in it is not known here."""
+    if coursedir.groupshared:
+        return
+    for room in ("verdicts", "gradebook.db", "submitted", "autograded", "feedback", coursedir.source_directory):
+        path = Path(coursedir.root) / room
         with contextlib.suppress(OSError):
             path.chmod(path.stat().st_mode & 0o7700)
+    print(open_to_others(Path(coursedir.root)), end="", file=sys.stderr)
+
+
+def open_to_others(course: Path) -> str:
+    """What is to be said where others can enter the course: answers lie in .git, the bank and the kernels too."""
+    folders = [course.resolve(), *course.resolve().parents]
+    if not all(folder.stat().st_mode & 0o001 for folder in folders):
+        return ""
+    close = f"chmod 700 {shlex.quote(str(course))}"
+    return f"Other users of this machine can enter this course and read its answers. To close it: {close}\n"
 
 
 @contextlib.contextmanager

@@ -40,6 +40,18 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
 
     nbgrader's own reads the secret beside the page, where grading puts nothing that was handed in."""
 
+    def ensure_root(self) -> None:
+        """nbgrader's own tells instructors to contact their instructor."""
+        if not Path(self.root).exists():
+            where = self.coursedir
+            pages = where.format_path(where.feedback_directory, "<student>", where.assignment_id)
+            self.fail(
+                f"Nothing was released, because this course has no exchange: {self.root} does not exist. "
+                f"nbgrader generate_feedback puts the pages into {os.path.relpath(pages)}/: give each student theirs. "
+                "An exchange elsewhere is named by --Exchange.root=/its/folder."
+            )
+        super().ensure_root()
+
     def copy_files(self) -> None:
         left_out, lesson = self.coursedir.student_id_exclude.split(","), self.coursedir.assignment_id
         for page in map(Path, sorted(glob.glob(f"{self.src_path}/*.html"))):

@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.classroom import bundle, leaks, lessons, notebooks, rehearsal, stubs
+from autograder.classroom import bundle, cohort, leaks, lessons, notebooks, rehearsal, stubs
 from autograder.classroom.counted import many
 from autograder.classroom.lessons import COURSE, Lesson
 from course_lib.places import environment
@@ -52,6 +52,7 @@ def main(args: argparse.Namespace) -> int:
         print(file=sys.stderr)
         print(page(lesson, found, time.monotonic() - began), flush=True)
         failed |= any(one.wrong for one in found)
+    print(cohort.open_to_others(COURSE), end="")
     return 1 if failed else 0
 
 

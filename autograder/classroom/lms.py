@@ -99,7 +99,10 @@ class Canvas(Sheet):
 
 
 class Moodle(Sheet):
-    """As Moodle's own export of grades; on import map "ID number" or "Email address" to the same field."""
+    """As Moodle's own export of grades; on import map "ID number" or "Email address" to the same field.
+
+    Left out on purpose is its last column, "Last downloaded from this course": with it Moodle's import stops at the
+    first mark that was changed in Moodle since that time. An empty cell is "no grade" there: it takes a mark away."""
 
     file = "grades_moodle.csv"
 

@@ -253,7 +253,7 @@ def left_over(folders: Iterable[str], book: Gradebook) -> Iterator[str]:
 
 def on_roster(book: Gradebook) -> dict[str, Student]:
     """Nobody where no roster was given: such a gradebook knows nobody by more than an id."""
-    return {one.id: one for one in book.students if one.last_name or one.email or one.lms_user_id}
+    return {one.id: one for one in book.students if any(getattr(one, field) for field in FIELDS[1:])}
 
 
 def by_looks(book: Gradebook) -> dict[str, set[str]]:

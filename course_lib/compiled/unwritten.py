@@ -15,6 +15,7 @@ LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\S*)\s*(.*
 WRITTEN = re.compile(r"UR(\d+)\b")
 READ = re.compile(r"(g?desc\[)?UR(\d+)\b")
 WRITERS = ("R2UR", "S2UR", "CS2UR", "VOTEU", "REDUX")
+BEFORE_IT = re.compile(r"U?PT?\d*,\s*")  # a predicate that such a writer gives besides
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Instruction:
 
     @property
     def reads(self) -> set[int]:
-        rest = self.operands
+        rest = self._operands
         if self.writes:
             rest = rest.partition(",")[2]
         found: set[int] = set()
@@ -48,8 +49,12 @@ class Instruction:
         return found
 
     @property
+    def _operands(self) -> str:
+        return BEFORE_IT.sub("", self.operands) if self.name.startswith(WRITERS) else self.operands
+
+    @property
     def _first(self) -> str:
-        return self.operands.partition(",")[0].strip()
+        return self._operands.partition(",")[0].strip()
 
     @property
     def goes_to(self) -> tuple[int | None, bool]:

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -308,7 +309,39 @@ def test_feedback_is_released_to_those_who_submitted_and_who_did_not_is_named(co
     assert "dan handed in again" in said
 
 
+def test_without_an_exchange_release_feedback_says_so_and_where_the_pages_are(course):
+    status, said = run(course, "release_feedback", UNIT)
+    assert status == 1 and "contact your instructor" not in said
+    assert f"this course has no exchange: {course}-exchange does not exist." in said
+    assert f"puts the pages into feedback/<student>/{UNIT}/: give each student theirs." in said
+
+
 # ------------------------------------------------------------------------------------------- without nbgrader
+
+
+@pytest.mark.parametrize("groupshared", [False, True])
+def test_solutions_of_a_checkout_are_closed_by_the_commands_that_close_what_lies_open(tmp_path, groupshared):
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "solutions").chmod(0o755)
+    cohort.close_to_others(CourseDirectory(root=str(tmp_path), source_directory="solutions", groupshared=groupshared))
+    assert (tmp_path / "solutions").stat().st_mode & 0o777 == (0o755 if groupshared else 0o700)
+
+
+def test_a_course_that_others_can_enter_is_named_with_what_closes_it(capsys):
+    with tempfile.TemporaryDirectory(dir="/tmp") as above:  # pytest's own folders are closed
+        course = Path(above) / "course"
+        course.mkdir()
+        for outer, inner, is_open in ((0o755, 0o755, True), (0o711, 0o711, True), (0o700, 0o755, False)):
+            Path(above).chmod(outer)
+            course.chmod(inner)
+            cohort.close_to_others(CourseDirectory(root=str(course)))
+            said = capsys.readouterr().err
+            assert bool(said) == is_open and (not is_open or said.endswith(f"To close it: chmod 700 {course}\n"))
+            assert course.stat().st_mode & 0o777 == inner, "it stays as it is"
+        Path(above).chmod(0o755)
+        course.chmod(0o700)
+        cohort.close_to_others(CourseDirectory(root=str(course)))
+        assert not capsys.readouterr().err
 
 
 def test_only_one_run_at_a_time_and_a_killed_one_lets_go(tmp_path):

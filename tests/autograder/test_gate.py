@@ -281,6 +281,7 @@ def test_the_page_says_what_failed_and_so_does_the_exit_status(monkeypatch, caps
     many = gate.Looked("links", "by reading", tuple(f"wrong {n}" for n in range(8)))
     lines = {"00_start": [gate.Looked("forms agree", "byte for byte")], "06_rope": [many]}
     monkeypatch.setattr(gate, "looked_at", lambda lesson: iter(lines[lesson.unit]))
+    monkeypatch.setattr(gate.cohort, "open_to_others", lambda course: f"{course.name} is open\n")
     assert gate.main(argparse.Namespace(lesson=["00_start"])) == 0
     assert (
         "ok      forms agree: byte for byte" in (said := capsys.readouterr().out) and "Ready to be given out." in said
@@ -288,7 +289,7 @@ def test_the_page_says_what_failed_and_so_does_the_exit_status(monkeypatch, caps
     assert gate.main(argparse.Namespace(lesson=["06_rope", "00_start"])) == 1
     said = capsys.readouterr().out
     assert "FAILED  links: by reading\n        - wrong 0" in said and "- and 2 more" in said
-    assert "Not ready: links." in said
+    assert "Not ready: links." in said and said.endswith(f"{ROOT.name} is open\n")
 
 
 @pytest.mark.slow

@@ -356,7 +356,7 @@ def test_no_report_tells_the_seed_and_every_text_has_inputs_of_its_own(graded):
 
 
 def test_what_grading_wrote_is_closed_to_others(graded):
-    rooms = [graded / room for room in ("gradebook.db", "verdicts", "autograded", "feedback", "submitted")]
+    rooms = [graded / room for room in ("gradebook.db", "verdicts", "autograded", "feedback", "submitted", "solutions")]
     found = [*rooms, *(graded / "verdicts").rglob("*"), *(graded / "feedback").glob("*"), *graded.glob("autograded/*")]
     assert not [(path, oct(path.stat().st_mode)) for path in found if path.stat().st_mode & 0o077]
 

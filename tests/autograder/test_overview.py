@@ -10,6 +10,11 @@ import time
 from dataclasses import replace
 
 import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.spines import Spine
+from matplotlib.text import Text
 
 from autograder.bank import entries, find
 from autograder.classroom import export, marks, taken, verdicts
@@ -248,16 +253,47 @@ def test_what_feedback_says_has_its_code_as_code():
     assert "<code>mask=offs &lt; n</code>" in said and "`" not in said
 
 
-def test_words_stand_out_from_their_ground_as_much_as_wcag_aa_asks():
-    def light(colour: str) -> float:
-        parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+def contrast(one, other="white") -> float:
+    """As WCAG has it, of two colours of matplotlib; what is seen through stands on white."""
+
+    def light(colour) -> float:
+        *parts, alpha = to_rgba(colour)
+        parts = [alpha * part + 1 - alpha for part in parts]
         red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
+    darker, lighter = sorted((light(one), light(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_words_stand_out_from_their_ground_as_much_as_wcag_aa_asks():
     inks = set(re.findall(r"(?<![-\w])color: (#\w{6})", page.STYLE))
     assert inks == {"#1a1a1a", "#595959"}
-    for ink in inks:
-        assert (1.05) / (light(ink) + 0.05) >= 4.5 and (light("#f4f4f4") + 0.05) / (light(ink) + 0.05) >= 4.5
+    assert all(contrast(ink, ground) >= 4.5 for ink in inks for ground in ("white", "#f4f4f4"))
+
+
+def test_all_that_pictures_draw_stands_out_from_their_ground_as_much_as_wcag_aa_asks(monkeypatch):
+    """4.5 : 1 for words and 3 : 1 for bars and lines; lines on bars too."""
+    drawn, real = [], page._picture
+    monkeypatch.setattr(page, "_picture", lambda figure, alt: drawn.append(figure) or real(figure, alt))
+    told([answer(f"s{n}", n % 9, name) for n in range(12) for name in ("roofline.softmax", "roofline.work")])
+    assert len(drawn) == 2
+    for figure in drawn:
+        (axes,) = figure.axes
+        grounds = [figure.patch, axes.patch]
+        assert all(contrast(ground.get_facecolor()) == 1 for ground in grounds)
+        seen = [one for one in figure.findobj() if one.get_visible() and one not in grounds]
+        words = [one for one in seen if isinstance(one, Text) and one.get_text()]
+        bars = [one for one in seen if isinstance(one, Rectangle)]
+        lines = [one for one in seen if isinstance(one, Line2D)]
+        frame = [one for one in seen if isinstance(one, Spine)]
+        assert len(words) > 8 and len(bars) >= 2 and len(lines) >= 8 and len(frame) == 2
+        assert min(contrast(one.get_color()) for one in words) >= 4.5
+        assert min(contrast(one.get_facecolor()) for one in bars) >= 3
+        assert min(contrast(one.get_color()) for one in lines) >= 3
+        assert min(contrast(one.get_edgecolor()) for one in frame) >= 3
+        over = [contrast(line.get_color(), bar.get_facecolor()) for line in axes.lines for bar in bars]
+        assert min(over, default=3) >= 3
 
 
 def test_the_board_has_pseudonyms_alone_and_nobody_who_opted_out():
@@ -385,6 +421,19 @@ def test_odd_hand_ins_and_cells_that_do_not_end_are_gathered(folder):
     words = {"ada": "did not end", "bob": "the notebook of 00_start", "cy": "None of one.ipynb, two.ipynb is called"}
     assert {student for student, _ in said} == {*words}
     assert all(any(word in what for who, what in said if who == student) for student, word in words.items()), said
+
+
+def test_who_waits_says_why_nothing_of_a_hand_in_could_be_judged(folder):
+    """Another lesson's notebook, say: there is no verdict then, and all exercises wait for one reason."""
+    why = "nothing of this hand-in could be judged (it is the notebook of 00_start)"
+    path = marks.shown_file("ada", LESSON, NAME, folder)
+    cells = json.loads(path.read_text())
+    unread = {"waits": verdicts.A_PERSON, "why": why, "verdict": "", "points": 0.0}
+    path.write_text(json.dumps({name: one | unread for name, one in cells.items()}))
+    found, _ = answers.gathered(LESSON)
+    waits = told(found).partition("Who waits")[2].partition("<h2>")[0]
+    assert f"<td>ada</td><td>roofline.work, roofline.softmax</td><td>{why}</td>" in waits
+    assert waits.count(why) == 1
 
 
 def test_a_page_and_a_table_are_written_for_their_owner_alone(folder, tmp_path, capsys):

@@ -82,6 +82,9 @@ def graded(folder, student, when=None, **points):
 # ------------------------------------------------------------------------------------------- the roster
 
 
+# Columns as the systems write them, names ours. All sources were read on 2026-11-29.
+# Canvas: its exporter, with SIS ids; the second row is there where an assignment is posted by hand.
+# https://github.com/instructure/canvas-lms/blob/0140a2effa6366ea3b73aeefa4bbc384b943934f/lib/gradebook_exporter.rb
 CANVAS = """\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Quiz 1 (23)
 ,,,,,Manual Posting
     Points Possible,,,,,10.00
@@ -89,10 +92,17 @@ CANVAS = """\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Quiz 1 (23)
 "Student, Test",15,,teststudent,XC 101,
 Test Student,16,,bbbc6740f0b946af,,
 """
+# Moodle: its exporter, of which the sample has no column of grades. The last column is always there; tables that we
+# write leave it out on purpose (lms.Moodle says why).
+# https://github.com/moodle/moodle/blob/04975560d10b517e76e53b7936ca13ed7f3218be/grade/export/txt/grade_export_txt.php
 MOODLE = """First name,Last name,ID number,Institution,Department,Email address,Last downloaded from this course
 Änne,Müller,30069048,,,am@example.org,1567713827
 Jan,de Boer,,,,jb@example.org,1567713827
 """
+# Gradescope: no page of its own that lists the columns was found. These are of programs that read its download: four
+# columns of a lesson in the first, "Total Lateness (H:M:S)" in the second.
+# https://github.com/nemogb-dev/nemogb-r/blob/1043dbb028f866175cb8a44a3c6a2b4e89b169f3/R/read-gs.R
+# https://github.com/eldridgejm/gradelib/blob/2b83a37212/gradelib/io/gradescope/__init__.py
 GRADESCOPE = """First Name,Last Name,SID,Email,Sections
 Änne,Müller,30069048,am@example.org,A
 """
@@ -175,6 +185,14 @@ def test_folders_of_nobody_on_the_roster_are_told_with_the_name_that_is_near(ter
     assert len(said) == 3 and said[1].startswith("'mueller' is not on the roster") and "Is it" not in said[1]
     assert "Is it 'Müller Änne'? Then rename the folder." in said[0] and "\\u0308" in said[0]
     assert "Is it 'Müller Änne'?" in said[2]
+
+
+@pytest.mark.parametrize("field", [name for name in roster.FIELDS if name != "id"])
+def test_who_is_known_by_one_field_alone_is_no_stranger(term, field):
+    with Gradebook(url(term)) as book:
+        roster.entered(book, roster.students_of(f"id,{field}\nada,E\n".encode()))
+        (said,) = roster.strangers(["ada", "nobody"], book)
+    assert said.startswith("'nobody' is not on the roster")
 
 
 def test_who_was_graded_under_another_name_is_told_when_the_folder_is_gone(term):
@@ -671,9 +689,12 @@ def test_gradescope_gets_four_columns_a_lesson_and_the_lateness(marked):
 
 
 # ------------------------------------------------------------------------------------------- their way in
-# How each system reads a table that is uploaded: Canvas by the rules of its GradebookImporter (open source), Moodle by
-# the columns that one maps in its form (docs.moodle.org, Grade import). Gradescope takes no table of marks back; tools
-# read its own download, four columns a lesson from the sixth on.
+# How each system reads a table that is uploaded: Canvas by the rules of its GradebookImporter, Moodle by the columns
+# that one maps in its form. Gradescope takes no table of marks back; tools read its own download, four columns a lesson
+# from the sixth on. Read on 2026-11-29:
+# https://github.com/instructure/canvas-lms/blob/00b222d77ee43d046e6aee0347c4ed5b27e1741f/lib/gradebook_importer.rb
+# https://docs.moodle.org/311/en/Grade_import
+# https://github.com/moodle/moodle/blob/0289d8c7665458f8ffc47e34527598e15523f104/grade/import/csv/classes/load_data.php
 
 
 def canvas_reads(rows: list[list[str]]) -> tuple[list[str], list[str], dict[str, list[str]]]:
@@ -691,7 +712,7 @@ def canvas_reads(rows: list[list[str]]) -> tuple[list[str], list[str], dict[str,
 
 
 def moodle_reads(rows: list[list[str]], by: str) -> dict[str, dict[str, str]]:
-    """Item -> marks, empty ones skipped, students found by the column that was mapped."""
+    """Item -> marks, students found by the column that was mapped; what is empty here, Moodle takes away."""
     header, *rows = rows
     assert header.count(by) == 1
     who, items = header.index(by), [n for n, title in enumerate(header) if title.endswith("(Real)")]

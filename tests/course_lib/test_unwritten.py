@@ -39,6 +39,10 @@ def _code(*lines: str) -> str:
         (["UMOV UR22, 0x2", "HGMMA.64x32x16.F32 R8, R4, gdesc[UR20], R8"], 1),
         (["R2UR UR4, R7", "UIMAD.WIDE UR6, UR4, UR4, URZ", "UIADD3.64 UR8, UR6, UR6, URZ", "EXIT"], []),
         (["UMOV UR6, 0x1", "UIADD3.64 UR8, UR6, UR6, URZ", "EXIT"], 1),
+        # a predicate is given besides, as in the machine code of Triton 3.6
+        (["@P1 R2UR P0, UR6, R0", "UIADD3 UR7, UR6, 0x2, URZ", "EXIT"], []),
+        (["VOTEU.ANY UP0, UR6, UPT, PT", "UIADD3 UR7, UR6, 0x2, URZ", "EXIT"], []),
+        (["R2UR P0, UR6, R0", "UIADD3 UR7, UR8, 0x2, URZ", "EXIT"], 1),
         (["UMOV UR4, 0x400", "STS.64 [R0+UR4], R6", "IMAD.WIDE R2, R3, UR4, RZ", "EXIT"], []),
     ],
 )

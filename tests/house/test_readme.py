@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+from autograder.classroom import limited
 from benchmarks import readme
 from course_lib import results
 
@@ -37,6 +38,11 @@ def test_lessons_with_cells_of_another_machine_are_named():
         assert re.findall(r"\d\d", named) == [path.parent.name[:2] for path in lessons if shown in path.read_text()]
     said = {one for path in lessons for one in re.findall(r"\*Output of an (.*?);", path.read_text())}
     assert said <= set(OTHERS.values())
+
+
+def test_students_and_instructors_read_how_to_stay_off_the_speed_board():
+    for path in ("students/README.md", "README.md"):
+        assert limited.NO_BOARD.search((ROOT / path).read_text(encoding="utf-8")), path
 
 
 def test_every_link_to_a_file_of_the_course_leads_somewhere():

@@ -74,7 +74,7 @@ def _answer(item: Item, cell, shown: dict, marks: InBook | None, code: Submissio
     # what was shown is of the last run, and since then a person may have decided
     waits = marks is None or marks.waits
     given["waits"] = (A_PERSON if shown["asks"] else shown["waits"]) if waits else ""
-    given["why"] = shown["asks"] if waits else ""
+    given["why"] = (shown["asks"] or shown.get("why", "")) if waits else ""
     if asked is None:
         # nbgrader gives 0 at once for an answer in words that nobody wrote
         return Answer(name=called(cell), kind="words", tried=shown["points"] != 0.0, **given)

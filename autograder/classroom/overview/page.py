@@ -19,7 +19,7 @@ from autograder.referee.submission import visible
 from course_lib import plots
 
 EXAMPLES = 10  # of mistakes
-NAMED = 10  # students in a cell
+NAMED = 10  # students or exercises in a cell
 STYLE = """
 :root { color-scheme: light }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 62rem; margin: 2rem auto;
@@ -137,7 +137,7 @@ def _means(known: list[items.ItemRow], hard: items.ItemRow) -> Figure:
     with plots.style():
         figure, axes = plots.figure(width=7.0, height=0.9 + 0.27 * len(known))
         at = range(len(known))
-        axes.barh(at, [row.mean for row in known], color=plots.PALETTE[5], edgecolor=plots.PALETTE[0])
+        axes.barh(at, [row.mean for row in known], color=plots.PALETTE[0])
         axes.set_yticks(at, [row.item for row in known])
         axes.invert_yaxis()
         axes.set(xlim=(0, 1), xlabel="mean share of the points")
@@ -172,14 +172,15 @@ def _waiting(answers: Sequence[Answer]) -> str:
     if not rows:
         return "<h2>Who waits</h2><p>Nobody.</p>"
     many: dict[tuple[str, str], list[str]] = {}  # what a GPU decides, and each answer in words: counted, not listed
-    people = []
+    asked: dict[tuple[str, str], list[str]] = {}  # of a hand-in that nobody could read, all exercises have one reason
     for student, item, waits, why in rows:
         if waits == "a person" and why:
-            people.append((student, item, why))
+            asked.setdefault((student, why), []).append(item)
         else:
             many.setdefault((item, waits), []).append(student)
     parts = []
-    if people:
+    if asked:
+        people = [(student, _some(of_one), why) for (student, why), of_one in asked.items()]
         parts.append(_table(("student", "exercise", "why a person should look"), people))
     if many:
         told = [
@@ -194,8 +195,8 @@ def _odd(odd: Sequence[tuple[str, str]]) -> str:
     return f"<h2>What is odd about hand-ins</h2>{_table(('student', 'what'), odd)}" if odd else ""
 
 
-def _some(students: Sequence[str]) -> str:
-    return ", ".join(students[:NAMED]) + " ..." * (len(students) > NAMED)
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + " ..." * (len(names) > NAMED)
 
 
 def _board(answers: Sequence[Answer], names: dict[str, str]) -> str:
