@@ -140,8 +140,8 @@ def allocate_sums(desc):
 
 # One more tile is taken: the number of what was not taken before, for lane 0 of the warp that asks.
 _TAKE = gl.constexpr(
-    "{ .reg .pred p; .reg .b32 l; mov.u32 l, %laneid; setp.eq.u32 p, l, 0; mov.b32 $0, 0;"
-    " @p atom.relaxed.gpu.global.add.u32 $0, [$1], $2; }"
+    "{ .reg .pred p; .reg .b32 l, n; mov.u32 l, %laneid; setp.eq.u32 p, l, 0; mov.b32 n, 0;"
+    " @p atom.relaxed.gpu.global.add.u32 n, [$1], $2; mov.b32 $0, n; }"
 )
 _OF_LANE_0 = gl.constexpr("shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;")
 
