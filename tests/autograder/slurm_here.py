@@ -155,13 +155,17 @@ def notebook(release: Path, answers: Mapping[str, str | None], more: str = "") -
 
 
 class Course:
-    """A copy of the course, with submissions of lesson 00."""
+    """A copy of what grading needs of the course, with submissions of lesson 00."""
+
+    rooms = ("autograder", "course_lib", f"solutions/{UNIT}", f"notebooks/{UNIT}")
+    files = ("nbgrader_config.py",)
 
     def __init__(self, folder: Path, cluster: Cluster):
         self.folder, self.cluster = folder, cluster
-        for part in ("autograder", "course_lib", f"solutions/{UNIT}", f"notebooks/{UNIT}"):
-            shutil.copytree(COURSE / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(COURSE / "nbgrader_config.py", folder)
+        for room in self.rooms:
+            shutil.copytree(COURSE / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+        for file in self.files:
+            shutil.copy(COURSE / file, folder)
 
     @property
     def verdicts(self) -> Path:
@@ -183,13 +187,17 @@ class Course:
         )
         return done.returncode, done.stdout
 
+    def ours(self, *words: str) -> tuple[int, str]:
+        return self.run(sys.executable, "-m", "autograder", *words)
+
     def fleet(self, *words: str) -> tuple[int, str]:
-        return self.run(sys.executable, "-m", "autograder", "fleet", UNIT, *words)
+        return self.ours("fleet", UNIT, *words)
 
     def status(self) -> str:
         return self.fleet("--status")[1]
 
-    def files(self) -> dict[str, int]:
+    def kept(self) -> dict[str, int]:
+        """Verdict files, and when each was written."""
         return {path.name: path.stat().st_mtime_ns for path in self.verdicts.glob("*.json")}
 
     def judged(self) -> list[str]:

@@ -46,10 +46,10 @@ def test_sixty_submissions_through_a_cancelled_array_and_a_lost_node(course, clu
     nothing = (0, "Nothing to add: what lacks a verdict is in tasks that run or wait (5).\n")
     assert course.fleet("--slurm", "partition=all") == nothing
     cluster.asked("scontrol", "release", cluster.asked("squeue", "-h", "-o", "%A").strip())
-    wait(lambda: len(course.files()) >= 10)
+    wait(lambda: len(course.kept()) >= 10)
     cluster.asked("scancel", "--user=root")
     wait(course.quiet)
-    before = course.files()
+    before = course.kept()
     said = course.status()
     assert "0 running" in said and "0 waiting" in said and " 0 failed" not in said
     assert "CANCELLED" in said or "ended from outside" in said or "it never began" in said
@@ -57,26 +57,26 @@ def test_sixty_submissions_through_a_cancelled_array_and_a_lost_node(course, clu
 
     status, said = course.fleet("--slurm", "partition=all")
     assert status == 0, said
-    wait(lambda: any(course.files().keys() - before.keys()) and "R n1" in cluster.asked("squeue", "-h", "-o", "%t %N"))
+    wait(lambda: any(course.kept().keys() - before.keys()) and "R n1" in cluster.asked("squeue", "-h", "-o", "%t %N"))
     assert "running" in course.status() and "tasks run; about" in course.status()
     cluster.lose(1)
     wait(course.quiet)
     cluster.node(1)
     assert f"{UNIT} [####################] 61 of 61 submissions done, 0 running, 0 failed, 0 waiting" in course.status()
     assert "Every submission of 00_start has its verdicts" in course.fleet("--slurm", "partition=all")[1]
-    assert {name: course.files()[name] for name in before} == before, "what was judged stays as it is"
+    assert {name: course.kept()[name] for name in before} == before, "what was judged stays as it is"
     again = [student for student in set(course.judged()) if course.judged().count(student) > 1]
-    assert not again and len(course.files()) == 60
-    kept = [json.loads(path.read_text()) for path in course.verdicts.glob("*.json")]
-    processors = {one["machine"]["name"] for one in kept}
+    assert not again and len(course.kept()) == 60
+    verdicts = [json.loads(path.read_text()) for path in course.verdicts.glob("*.json")]
+    processors = {one["machine"]["name"] for one in verdicts}
     assert OTHER in processors and len(processors) == 2
     assert not [path for path in course.verdicts.rglob("*") if path.stat().st_mode & 0o077]
 
-    times = course.files()
+    times = course.kept()
     assert course.run("nbgrader", "generate_assignment", UNIT)[0] == 0
     status, said = course.run("nbgrader", "autograde", UNIT, "--Autograde.only_known=True")
     assert status == 0, said
-    assert course.marks() == expected and course.files() == times
+    assert course.marks() == expected and course.kept() == times
 
 
 def test_a_task_over_its_time_is_told_and_submitted_again_with_more(course):
@@ -117,7 +117,7 @@ def test_a_full_disk_is_told_before_anything_is_judged_and_costs_nobody(course, 
     assert course.fleet("--slurm", "partition=all")[0] == 2
     cluster.asked("scontrol", "release", cluster.asked("squeue", "-h", "-o", "%A").strip())
     wait(course.quiet)
-    assert "2 failed" in course.status() and not course.files()
+    assert "2 failed" in course.status() and not course.kept()
     filler.unlink()
     assert course.fleet("--slurm", "partition=all")[0] == 0
     wait(course.quiet)
