@@ -26,7 +26,8 @@ from course_lib.device import machine
 from tests.autograder.slurm_here import NAME, NEEDS, UNIT, Cluster, Course, notebook, wait
 
 pytestmark = NEEDS
-FULL, NODES = 5.0, 4
+NODES = 4
+FULL, ALL_BUT_ONE = 5.0, 3.57  # points; 6 of 7 cases are 5/7 of the way from half of them to all
 CHECK, QUESTIONS = "start_axpy_check", ("start_axpy_floor", "start_axpy_threads")
 CALLED = {CHECK: "the code", QUESTIONS[0]: "question 0.2", QUESTIONS[1]: "question 0.3"}
 RIGHT = [find(f"start.axpy/right/{name}").source for name in ("masked", "grid_stride", "overlapping_last_block")]
@@ -61,10 +62,8 @@ class Kind:
 
     name: str
     answers: list[str | None]  # one a hand-in
-    least: float = 0.0  # points
-    most: float = 0.0
+    points: float = 0.0
     mistake: str = ""  # the name that the report must have
-    asks: bool = False  # a person has to decide about the code
     more: str = ""  # in a cell of their own
     answered: tuple[str, ...] = ()  # questions, which a person grades
     zipped: bool = False
@@ -73,7 +72,7 @@ class Kind:
 
 
 def right(name: str, answers: list[str], **more) -> Kind:
-    return Kind(name, answers, FULL, FULL, **more)
+    return Kind(name, answers, FULL, **more)
 
 
 KINDS = [
@@ -84,14 +83,13 @@ KINDS = [
     right("right, with a cell that never ends", RIGHT[:1], more="while True:\n    pass"),
     right("right, in a zip", RIGHT[1:2], zipped=True),
     right("right, after a first hand-in that was wrong", RIGHT[2:], twice=True),
-    Kind("right but for no elements", [answer + NOT_FOR_NONE for answer in RIGHT[:2]], 3.57, 3.57),
+    Kind("right but for no elements", [answer + NOT_FOR_NONE for answer in RIGHT[:2]], ALL_BUT_ONE),
     *(Kind(f"mistake: {name}", [find(f"start.axpy/mistakes/{name}").source] * 2, mistake=name) for name in MISTAKES),
     Kind("half done", [HALF_DONE] * 4, answered=QUESTIONS[:1]),
     Kind("does not parse", [RIGHT[0].replace("BLOCK: tl.constexpr):", "BLOCK: tl.constexpr)")] * 2),
     Kind("untouched", [None] * 7),
-    Kind("cheat", [find("start.axpy/cheats/decoy_thrown_away").source]),
-    Kind("cheat that a person reads", [find("start.axpy/cheats/decoy_multiplies_by_one").source], asks=True),
-    Kind("another lesson", [None], asks=True, lesson="01_roofline"),
+    Kind("cheat", [find(f"start.axpy/cheats/{name}").source for name in ("decoy_thrown_away", "arithmetic_in_python")]),
+    Kind("another lesson", [None], lesson="01_roofline"),
 ]  # fmt: skip
 
 
@@ -106,8 +104,7 @@ class HandIn:
     @property
     def waits(self) -> set[str]:
         """Cells that a person has to look at, and no others."""
-        everything = {CHECK, *QUESTIONS} if self.kind.lesson != UNIT else {CHECK}
-        return {*self.kind.answered} | (everything if self.kind.asks else set())
+        return {*self.kind.answered} if self.kind.lesson == UNIT else {CHECK, *QUESTIONS}
 
 
 class Whole(Course):
@@ -185,17 +182,13 @@ def handed_over(course: Whole, every: list[HandIn], students: Path) -> None:
     archive = course.folder / "downloaded" / UNIT / "archive" / "GPU course.zip"
     archive.parent.mkdir(parents=True)
     archive.write_bytes(zipped(of_moodle))
-    wrong = notebook(
-        students / f"notebooks/{UNIT}/{NAME}.ipynb", {"start_axpy": find("start.axpy/mistakes/minus").source}
-    )
+    wrong = {"start_axpy": find("start.axpy/mistakes/minus").source}
+    earlier = {f"{NAME}.ipynb": notebook(students / f"notebooks/{UNIT}/{NAME}.ipynb", wrong).encode()}
+    inbound = course.folder.with_name(f"{course.folder.name}-exchange") / "speed-of-light/inbound"
     for one in every:
         if one.student not in people:
-            times = (
-                {FIRST: {f"{NAME}.ipynb": wrong.encode()}, LAST: one.files} if one.kind.twice else {FIRST: one.files}
-            )
-            for at, files in times.items():
-                folder = course.folder.with_name(f"{course.folder.name}-exchange") / "speed-of-light/inbound"
-                folder /= f"{one.student}+{UNIT}+{at}+{one.number}"
+            for at, files in [(FIRST, earlier)] * one.kind.twice + [(LAST, one.files)]:
+                folder = inbound / f"{one.student}+{UNIT}+{at}+{one.number}"
                 folder.mkdir()
                 for name, data in {"timestamp.txt": at.encode(), **files}.items():
                     (folder / name).write_bytes(data)
@@ -279,7 +272,7 @@ def test_sixty_hand_ins_from_the_students_archive_to_an_appeal(course, tmp_path)
     print(told(clock, every, book, named))
     for one in every:
         points = book[one.student][CHECK][0]
-        assert one.kind.least <= points <= one.kind.most, (one.student, one.kind.name, points)
+        assert points == one.kind.points, (one.student, one.kind.name, points)
         waits = {cell for cell, (_, asked) in book[one.student].items() if asked}
         assert waits == one.waits, (one.student, one.kind.name, waits)
         assert not one.kind.mistake or named[one.student] == one.kind.mistake, (one.student, named[one.student])
@@ -287,7 +280,7 @@ def test_sixty_hand_ins_from_the_students_archive_to_an_appeal(course, tmp_path)
     appealing = [one.student for one in every if one.kind.name == "right but for no elements"]
     with clock.step("`verdict --again --why`: an appeal"):
         said = fine(course.ours("verdict", appealing[0], UNIT, "--again", "--why"))
-    assert "again, start.axpy: the same: 3.57 of 5." in said and "no elements" in said
+    assert f"again, start.axpy: the same: {ALL_BUT_ONE} of 5." in said and "no elements" in said
     exercise = course.folder / "autograder/exercises/start/axpy.py"
     exercise.write_text(exercise.read_text().replace(APPEALED, MENDED))
     with clock.step("the exercise was mended: `fleet` judges all of them anew"):
