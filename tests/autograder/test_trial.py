@@ -97,7 +97,6 @@ KINDS = [
 class HandIn:
     student: str
     kind: Kind
-    answer: str | None
     number: int
     files: dict[str, bytes] = field(default_factory=dict)
 
@@ -152,7 +151,7 @@ def hand_ins(students: Path) -> list[HandIn]:
     every = [every[n] for first in range(7) for n in range(first, len(every), 7)]  # kinds mixed
     found = []
     for number, (kind, answer) in enumerate(every):
-        one = HandIn(next(names), kind, answer, number)
+        one = HandIn(next(names), kind, number)
         release = next((students / "notebooks" / kind.lesson).glob("*.ipynb"))
         words = dict.fromkeys(kind.answered, SAID)
         text = notebook(release, {"start_axpy": answer, **words}, f"# {number}\n{kind.more}").encode()
