@@ -144,6 +144,14 @@ def test_where_all_wait_for_ever_it_is_said_who():
         squares(0, programs=1, instead={"_square": _keeps_its_place})
 
 
+def test_what_is_wrong_while_a_job_waits_ends_the_run():
+    def wait(run, out, tiles, full, empty, count):
+        run.until(lambda: full.index(2) is None)
+
+    with pytest.raises(IndexError):
+        squares(0, instead={"_square": wait})
+
+
 def test_an_error_says_which_job_made_it():
     with pytest.raises(AssertionError, match="more arrive at a barrier than it counts") as error:
         squares(3, programs=1, instead={"_square": _arrives_twice})
