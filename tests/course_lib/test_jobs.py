@@ -23,15 +23,19 @@ def _fetch(x, tiles, full, empty, count):
 
 
 @gluon.jit
+def _send_square(out, i, tile):
+    square = warpgroup_mma(tile, tile.permute([1, 0]), gl.zeros([N, N], gl.float32), use_acc=False, is_async=True)
+    square = warpgroup_mma_wait(0, deps=[square])
+    tile.store(square)
+    tma.async_copy_shared_to_global(out, [i * N, 0], tile)
+
+
+@gluon.jit
 def _square(out, tiles, full, empty, count):
     for i in range(gl.program_id(0), count, gl.num_programs(0)):
         turn = i // gl.num_programs(0)
         mbarrier.wait(full.index(turn % 2), (turn // 2) & 1)
-        tile = tiles.index(turn % 2)
-        square = warpgroup_mma(tile, tile.permute([1, 0]), gl.zeros([N, N], gl.float32), use_acc=False, is_async=True)
-        square = warpgroup_mma_wait(0, deps=[square])
-        tile.store(square)
-        tma.async_copy_shared_to_global(out, [i * N, 0], tile)
+        _send_square(out, i, tiles.index(turn % 2))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(turn % 2), count=1)
 
@@ -80,11 +84,7 @@ def _without_store_wait(out, tiles, full, empty, count):
     for i in range(gl.program_id(0), count, gl.num_programs(0)):
         turn = i // gl.num_programs(0)
         mbarrier.wait(full.index(turn % 2), (turn // 2) & 1)
-        tile = tiles.index(turn % 2)
-        square = warpgroup_mma(tile, tile.permute([1, 0]), gl.zeros([N, N], gl.float32), use_acc=False, is_async=True)
-        square = warpgroup_mma_wait(0, deps=[square])
-        tile.store(square)
-        tma.async_copy_shared_to_global(out, [i * N, 0], tile)
+        _send_square(out, i, tiles.index(turn % 2))
         mbarrier.arrive(empty.index(turn % 2), count=1)
 
 
@@ -92,11 +92,7 @@ def _without_store_wait(out, tiles, full, empty, count):
 def _without_arrival(out, tiles, full, empty, count):
     for i in range(gl.program_id(0), count, gl.num_programs(0)):
         turn = i // gl.num_programs(0)
-        tile = tiles.index(turn % 2)
-        square = warpgroup_mma(tile, tile.permute([1, 0]), gl.zeros([N, N], gl.float32), use_acc=False, is_async=True)
-        square = warpgroup_mma_wait(0, deps=[square])
-        tile.store(square)
-        tma.async_copy_shared_to_global(out, [i * N, 0], tile)
+        _send_square(out, i, tiles.index(turn % 2))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(turn % 2), count=1)
 
