@@ -276,9 +276,13 @@ class NamedFiles(FileNameCollectorPlugin):
 
     def collect(self, submitted_file: str) -> dict | None:
         found, path = super().collect(submitted_file), os.path.relpath(submitted_file, self.extracted)
-        if not found or path not in self.names or roster.why_not(found["student_id"], ()):
+        if not found or path not in self.names:
             return None
         one = _named(found)
+        if why := roster.why_not(self.folders[one], ()):
+            self.log.error("%a is not collected: %s", path, why)
+            self.parent.extractor_plugin_inst.missing += 1
+            return None
         found["student_id"], found["file_id"] = self.folders[one], self.names[path]
         with contextlib.suppress(ValueError, OverflowError, AttributeError):
             found["timestamp"] = parse_utc(self._said(one, ":created_at"))

@@ -157,6 +157,11 @@ def why_not(name: str, known: Iterable[str]) -> str:
     return ""
 
 
+def as_id(name: str) -> str:
+    """A person's name, fit to be that of a folder: nobody is left out for an apostrophe."""
+    return name.translate(dict.fromkeys(map(ord, NOT_IN_IDS), "_"))
+
+
 def clean(text: str) -> str:
     """One form for every letter: an umlaut from a Mac may be two characters."""
     return unicodedata.normalize("NFC", text).strip()
@@ -203,10 +208,10 @@ def _meant(near: Iterable[str]) -> str:
 def folders(named: Iterable[tuple[str, str]], book: Gradebook) -> tuple[dict[tuple[str, str], str], list[str]]:
     """Each name and number ("" where there is none) in an archive of an LMS -> the folder of that student; and what is
     to be said. Nobody's folder is that of another: where neither the number nor the name tells who it is, the folder is
-    called after both."""
+    called after both. What no id may have, as in O'Brien, is _ in the folder of somebody who is not on the roster."""
     named, by_number, by_look = sorted(set(named)), by_numbers(book), by_looks(book)
     sure = {one: name for one in named if (name := _only(by_number.get(one[1], ())))}
-    likely = {one: sure.get(one) or _only(by_look.get(plain(one[0]), ())) or one[0] for one in named}
+    likely = {one: sure.get(one) or _only(by_look.get(plain(one[0]), ())) or as_id(one[0]) for one in named}
     numbers: dict[str, set[str]] = {}
     for one, name in likely.items():
         numbers.setdefault(name, set()).add(one[1])
@@ -214,7 +219,7 @@ def folders(named: Iterable[tuple[str, str]], book: Gradebook) -> tuple[dict[tup
     for one in named:
         (name, number), near = one, by_look.get(plain(one[0]), set())
         settled = one in sure or (len(near) < 2 and len(numbers[likely[one]]) < 2)
-        found[one] = likely[one] if settled else "_".join(filter(None, one))
+        found[one] = likely[one] if settled else as_id("_".join(filter(None, one)))
         if number and not settled:
             told.append(
                 f"Several people may be {name!r}, and nobody on the roster has the number {number}: collected as "

@@ -176,11 +176,13 @@ def suspicious(
     judged: frozenset[str] = frozenset(),
     free: frozenset[str] = frozenset(),
     allowed: frozenset[str] = frozenset(),
+    methods: bool = True,
 ) -> Found:
     """(cell, line, what stands there), in order. Cells of the release's own setup are not read.
 
     judged: functions that should compute in kernels. free: functions that may also compute in other ways, and so may
-    what only these lead to. allowed: what torch may compute beside kernels, "mm".
+    what only these lead to. allowed: what torch may compute beside kernels, "mm". methods: whether methods of tensors
+    that compute are looked for, which asks torch.
     """
     trees = [(cell, tree) for cell in cells if (tree := tree_of(cell))]
     meanings, jits = meanings_of([tree for _, tree in trees]), _jits(cells)
@@ -195,7 +197,7 @@ def suspicious(
         to_other = bool(binds & free) and not binds & judged  # tensors compute in the cell of another exercise
         for aliases in meanings:
             unread = unused | _own_operators(tree, aliases) | _harmless(tree, aliases)
-            said = [one for top in host for one in _read_host(top, aliases, allowed, methods=not to_other)]
+            said = [one for top in host for one in _read_host(top, aliases, allowed, methods and not to_other)]
             said += _read(tree, aliases, jits)
             lines |= {(node.lineno, why) for node, why in said if node not in unread}
         found += [(cell.name, line, why) for line, why in sorted(lines)]
@@ -672,7 +674,7 @@ def _computes(node: ast.AST, allowed: frozenset[str]) -> bool:
 @functools.cache
 def _computing() -> set[str]:
     """Methods of tensors that compute; not those that a list, a set or a string has too."""
-    import torch  # the process that reads hand-ins has none, and asks for what kernels are beside never
+    import torch  # the process that reads hand-ins has none, and does not ask
 
     from autograder.judging.proof import ALWAYS
 

@@ -149,17 +149,21 @@ class Run:
         left = [job for job in self._jobs if not job.done]
         if not left:
             self._over.release()
-        elif self._wrong is not None:
-            left[0].may_run.release()  # to be told
-        else:
-            self._let_some_come()
-            while not (ready := [job for job in left if job.until()]) and self._fetches:
-                self._one_comes()
-            if not ready:
+            return
+        try:
+            ready = left if self._wrong else self._ready(left)
+        except Exception as error:
+            self._wrong, ready = error, left  # any of them, to be told
+        self._draw.choice(ready).may_run.release()
+
+    def _ready(self, left: list[_Job]) -> list[_Job]:
+        self._let_some_come()
+        while not (ready := [job for job in left if job.until()]):
+            if not self._fetches:
                 who = ", ".join(f"{job.name} of program {job.program}" for job in left if job.name != "start")
-                self._wrong = AssertionError(f"these wait for ever: {who}")
-                ready = left
-            self._draw.choice(ready).may_run.release()
+                raise AssertionError(f"these wait for ever: {who}")
+            self._one_comes()
+        return ready
 
     def _let_some_come(self) -> None:
         while self._fetches and self._draw.random() < SOON:

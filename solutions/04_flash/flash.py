@@ -2879,6 +2879,10 @@ def in_ten_draws(**instead):
     return seen
 
 
+print("as it stands:", in_ten_draws())
+
+
+# %%
 @gluon.jit
 def _hurries(out_ptr, tiles, full, empty, count):
     WHO: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
@@ -2911,7 +2915,7 @@ def _reads_first(out_ptr, tiles, full, empty, count):
     _store_sum(out_ptr, total)
 
 
-print("as it stands:", in_ten_draws())
+# %%
 print("no wait at full:", in_ten_draws(_add_up=_hurries))
 print("freed before it is read:", in_ten_draws(_add_up=_frees_early))
 print("read before the wait:", in_ten_draws(_add_up=_reads_first))

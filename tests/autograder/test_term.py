@@ -396,6 +396,18 @@ def test_the_file_of_the_lessons_name_in_the_fewest_folders_keeps_it_and_no_name
     assert all(len(os.fsencode(path.partition("/")[2])) < 220 for path in found)
 
 
+def test_nobody_is_left_out_for_an_apostrophe_and_who_can_have_no_folder_is_named(term):
+    of = "{}_assignsubmission_file_/roofline.ipynb".format
+    people = ("Una O'Brien_1", "Jeanne d'Arc_2", ".hidden_3")
+    archive(term, CS={of(name): name for name in people})
+    with Gradebook(url(term)) as book:
+        book.add_student("una", first_name="Una", last_name="O'Brien")
+    done = zip_collected(term)
+    assert done.returncode == 1 and "1 file is missing" in done.stderr, done.stderr
+    assert f"'CS/{of(people[2])}' is not collected: '.hidden' cannot be an id" in done.stderr
+    assert texts(term) == {"una/roofline.ipynb": people[0], "Jeanne d_Arc/roofline.ipynb": people[1]}
+
+
 def test_what_cannot_be_taken_out_of_an_archive_is_named_and_the_rest_is_collected(term):
     of = "{}_assignsubmission_file_/roofline.ipynb".format
     archive(term, CS={of("Ada_1"): "ada's", of("Bob_2"): "spoilt", of("x/../../Cleo_3"): "", of("Dan_4"): "dan's"})

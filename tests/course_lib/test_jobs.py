@@ -23,15 +23,19 @@ def _fetch(x, tiles, full, empty, count):
 
 
 @gluon.jit
+def _send_square(out, i, tile):
+    square = warpgroup_mma(tile, tile.permute([1, 0]), gl.zeros([N, N], gl.float32), use_acc=False, is_async=True)
+    square = warpgroup_mma_wait(0, deps=[square])
+    tile.store(square)
+    tma.async_copy_shared_to_global(out, [i * N, 0], tile)
+
+
+@gluon.jit
 def _square(out, tiles, full, empty, count):
     for i in range(gl.program_id(0), count, gl.num_programs(0)):
         turn = i // gl.num_programs(0)
         mbarrier.wait(full.index(turn % 2), (turn // 2) & 1)
-        tile = tiles.index(turn % 2)
-        square = warpgroup_mma(tile, tile.permute([1, 0]), gl.zeros([N, N], gl.float32), use_acc=False, is_async=True)
-        square = warpgroup_mma_wait(0, deps=[square])
-        tile.store(square)
-        tma.async_copy_shared_to_global(out, [i * N, 0], tile)
+        _send_square(out, i, tiles.index(turn % 2))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(turn % 2), count=1)
 
@@ -80,11 +84,7 @@ def _without_store_wait(out, tiles, full, empty, count):
     for i in range(gl.program_id(0), count, gl.num_programs(0)):
         turn = i // gl.num_programs(0)
         mbarrier.wait(full.index(turn % 2), (turn // 2) & 1)
-        tile = tiles.index(turn % 2)
-        square = warpgroup_mma(tile, tile.permute([1, 0]), gl.zeros([N, N], gl.float32), use_acc=False, is_async=True)
-        square = warpgroup_mma_wait(0, deps=[square])
-        tile.store(square)
-        tma.async_copy_shared_to_global(out, [i * N, 0], tile)
+        _send_square(out, i, tiles.index(turn % 2))
         mbarrier.arrive(empty.index(turn % 2), count=1)
 
 
@@ -92,11 +92,7 @@ def _without_store_wait(out, tiles, full, empty, count):
 def _without_arrival(out, tiles, full, empty, count):
     for i in range(gl.program_id(0), count, gl.num_programs(0)):
         turn = i // gl.num_programs(0)
-        tile = tiles.index(turn % 2)
-        square = warpgroup_mma(tile, tile.permute([1, 0]), gl.zeros([N, N], gl.float32), use_acc=False, is_async=True)
-        square = warpgroup_mma_wait(0, deps=[square])
-        tile.store(square)
-        tma.async_copy_shared_to_global(out, [i * N, 0], tile)
+        _send_square(out, i, tiles.index(turn % 2))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(turn % 2), count=1)
 
@@ -142,6 +138,14 @@ def test_a_product_has_no_value_before_it_is_waited_for():
 def test_where_all_wait_for_ever_it_is_said_who():
     with pytest.raises(AssertionError, match="these wait for ever: job 0 of program 0, job 1 of program 0"):
         squares(0, programs=1, instead={"_square": _keeps_its_place})
+
+
+def test_what_is_wrong_while_a_job_waits_ends_the_run():
+    def wait(run, out, tiles, full, empty, count):
+        run.until(lambda: full.index(2) is None)
+
+    with pytest.raises(IndexError):
+        squares(0, instead={"_square": wait})
 
 
 def test_an_error_says_which_job_made_it():
