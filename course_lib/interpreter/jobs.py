@@ -8,9 +8,9 @@ happens as early or as late as it may:
     a product     reads shared memory at any time until somebody waits for it, and has no value before that
     a tile sent   is read at any time until `store_wait`, and is in global memory at any time after that
 
-So who forgets to wait, or frees a place too early, gets what a GPU would give on a bad day; and where everybody waits
-for ever, it is said who. Shared memory is NaN at first. What is not seen: layouts, warps of one job that do not wait
-for each other, fences, registers, time.
+So who forgets to wait, or frees a place too early, gets in some draw what a GPU may give on a bad day; and where
+everybody waits for ever, it is said who. Shared memory is NaN at first. What is not seen: layouts, warps of one job
+that do not wait for each other, fences, registers, time.
 """
 
 import functools
@@ -204,7 +204,8 @@ class Run:
             int32=torch.int32, int64=torch.int64, float16=torch.float16, bfloat16=torch.bfloat16, float32=torch.float32,
             tensor=Int, static_range=range, static_assert=_assert, cast=lambda x, kind: x, cdiv=up,
             program_id=lambda axis: self._me.program, num_programs=lambda axis: Int(self._programs),
-            minimum=_least, maximum=_most, where=_where, exp2=torch.exp2, log2=torch.log2,
+            minimum=_of_two(min, torch.minimum), maximum=_of_two(max, torch.maximum), where=_where,
+            exp2=torch.exp2, log2=torch.log2,
             sum=lambda x, axis: _scalar(x.sum(axis)), max=lambda x, axis: _scalar(x.amax(axis)),
             arange=lambda first, last, layout=None: of_tile(torch.arange(first, last)),
             zeros=lambda shape, kind, layout=None: of_tile(torch.zeros(shape, dtype=kind)),
@@ -312,14 +313,13 @@ def _scalar(x: Tile):
     return x if x.ndim else Int(x)
 
 
-def _least(a, b):
-    both = isinstance(a, (int, float)) and isinstance(b, (int, float))
-    return _given(min(a, b)) if both else torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
+def _of_two(numbers: Callable, tiles: Callable) -> Callable:
+    def chosen(a, b):
+        if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+            return _given(numbers(a, b))
+        return tiles(torch.as_tensor(a), torch.as_tensor(b))
 
-
-def _most(a, b):
-    both = isinstance(a, (int, float)) and isinstance(b, (int, float))
-    return _given(max(a, b)) if both else torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
+    return chosen
 
 
 def _where(condition, a, b):

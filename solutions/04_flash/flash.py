@@ -2843,9 +2843,9 @@ for words, wanted in (
 # ### Does it wait where it has to? Your CPU can tell
 # Compiling does not show that a kernel is right, and Triton's interpreter knows no Gluon. `carry_out` runs such a kernel
 # on the host. Every job is a thread, one of them runs at a time, and at every barrier a draw says who goes on. A fetch
-# comes as early or as late as it may: at any time until the barrier that hears of it is passed. So what a GPU shows on a
-# bad day, your CPU shows in some draw. (It shows no time, no layouts, and not that the four warps of a job wait for each
-# other.)
+# comes as early or as late as it may: at any time until the barrier that hears of it is passed. So a draw can show on
+# your CPU what a GPU does on a bad day. (It shows no time, no layouts and no fences, and not that the four warps of a
+# job wait for each other.)
 #
 # Below, `_add_up` is spoilt in three ways: it does not wait at `full`; it frees a place before it has read it; it reads
 # before it waits. **Before you run it, say** for each what comes out: the right sum, NaN (shared memory is NaN at
@@ -2921,11 +2921,11 @@ print("freed before it is read:", in_ten_draws(_add_up=_frees_early))
 print("read before the wait:", in_ten_draws(_add_up=_reads_first))
 
 # %% [markdown]
-# Reading first gives NaN or a wrong sum. Without the wait at `full` nothing comes at all: the adding warps arrive at
-# `empty` before the fetching warp has asked once, a round of that barrier passes too early, and the bit that counts
-# rounds then says the opposite of what the fetching warp waits for. And a place that is freed too early gives the right
-# sum in 7 of 10 draws: a test that runs it once passes more often than not. So the course's own kernels of this kind
-# run in such draws too (`tests/kernels/test_attention_jobs.py`), besides on a GPU.
+# Reading first gives NaN or a wrong sum. Without the wait at `full` nothing comes in any of these draws: the adding
+# warps run ahead and arrive at `empty` twice for each place, so the bit that counts rounds is back where it was, and the
+# fetching warp waits for a round that has passed. And a place that is freed too early gives the right sum in most draws:
+# a test that runs it once passes more often than not. So the course's own kernels of this kind run in such draws too
+# (`tests/kernels/test_attention_jobs.py`), besides on a GPU.
 #
 # ### Jobs for the warps, in a real kernel
 # The forward pass of the course's second rung (`course_lib/kernels/attention/groups_forward.py`) has three jobs: one warp

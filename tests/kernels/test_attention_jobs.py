@@ -20,7 +20,7 @@ from tests.kernels.attention_oracle import oracle
 
 pytestmark = pytest.mark.skipif(TIER == "gpu", reason="there the GPU carries them out")
 
-MULTIPROCESSORS = 5
+MULTIPROCESSORS = 3  # of every shape some program has several tiles
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 
 
@@ -103,7 +103,7 @@ def empty(*tensors):
 
 FORWARD = {
     "a program a tile": {"persistent": False, "held": 1},
-    "every fifth": {"persistent": True, "held": 2},
+    "every third": {"persistent": True, "held": 2},
     "dealt": {"persistent": True, "held": 2, "dealt": True},
     "three consumers": {"persistent": True, "held": 1, "consumers": 3, "stages": 2},
 }
