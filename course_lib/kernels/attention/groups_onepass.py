@@ -126,15 +126,15 @@ assert HALF.value == COUNTED.value, "a counter for each HALF queries"
 
 @functools.cache
 def _of_sums(columns: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(swizzle_byte_width=min(128, 4 * columns), element_bitwidth=32, rank=3)
+    return gl.NVMMASharedLayout(swizzle_byte_width=min(128, 4 * columns), element_bitwidth=32, rank=5)
 
 
 @gluon.jit
 def allocate_sums(desc):
     """Two places for what one consumer hands over."""
-    rows: gl.constexpr = desc.block_type.shape[1]
-    columns: gl.constexpr = desc.block_type.shape[2]
-    return desc, gl.allocate_shared_memory(gl.float32, [2, 1, rows, columns], desc.layout)
+    eights: gl.constexpr = desc.block_type.shape[1]
+    columns: gl.constexpr = desc.block_type.shape[4]
+    return desc, gl.allocate_shared_memory(gl.float32, [2, 1, eights, 4, 2, columns], desc.layout)
 
 
 @gluon.jit
@@ -348,12 +348,11 @@ def _add(
                 for half in gl.static_range(2):
                     place = arrived(dq_rings[half], turn)
                     desc, tile = dq[half]
-                    if REST:
-                        async_add(desc, [row, first_m, half * MAIN], tile.index(place))
-                    elif MAIN == 128:
-                        async_add(desc, [row, first_m, half * 64], tile.index(place))
-                    else:
-                        async_add(desc, [row, first_m + half * 64, 0], tile.index(place))
+                    eight = first_m // 8
+                    coord = [row, eight, 0, 0, half * MAIN]
+                    if REST == 0:
+                        coord = [row, eight, 0, 0, half * 64] if MAIN == 128 else [row, eight + half * 8, 0, 0, 0]
+                    async_add(desc, coord, tile.index(place))
                 for half in gl.static_range(2):
                     tma.store_wait(1 - half)  # the copy engine has read this half
                     release(dq_rings[half], turn)
@@ -386,11 +385,24 @@ def _dq(k, ds_tiles, place, WHICH: gl.constexpr, MAIN: gl.constexpr, REST: gl.co
 
 
 @gluon.jit
+def _without_conflicts(dq):
+    """Of eight rows 0 to 3 go to the even places, 4 to 7 to the odd ones.
+
+    Half a warp writes 32 bytes of each of four rows at a time. The copy engine wants a tile in the layout where two
+    places that follow one another hold the same 32 bytes in the same banks, so rows as they come need two writes.
+    """
+    EIGHTS: gl.constexpr = dq.shape[0] // 8
+    COLUMNS: gl.constexpr = dq.shape[1]
+    return dq.reshape([EIGHTS, 2, 4, COLUMNS]).permute([0, 2, 1, 3])
+
+
+@gluon.jit
 def _hand_over(dq, to, ring, turn):
     full, empty = ring
     PLACES: gl.constexpr = full.shape[0]
     mbarrier.wait(empty.index(turn % PLACES), ((turn // PLACES) & 1) ^ 1)
-    to[1].index(turn % PLACES).reshape([dq.shape[0], dq.shape[1]]).store(dq)
+    eights = _without_conflicts(dq)
+    to[1].index(turn % PLACES).reshape(eights.shape).store(eights)
     fence_async_shared()
     mbarrier.arrive(full.index(turn % PLACES), count=1)
 
@@ -603,14 +615,15 @@ def one_pass_in_groups_kernel(
 
 
 def sums_descriptors(sums, block: int) -> tuple[TensorDescriptor, TensorDescriptor | None]:
-    """(B H, n_q, D) fp32: what a consumer hands over. Of two blocks of columns each consumer has one, all rows; of one
-    64 rows of 64 columns or less."""
+    """(B H, eights of n_q, D) fp32: what a consumer hands over. Of two blocks of columns each consumer has one, all
+    rows; of one 64 rows of 64 columns or less. The four and the two of eight rows change places, as in shared memory.
+    """
     make_context_current(sums)
-    main, rest = split(sums.shape[2])
+    (heads, n_q, D), (main, rest) = sums.shape, split(sums.shape[2])
     rows, columns = (block, (main, rest)) if rest else (64, (min(main, 64), 0))
+    shape, strides = [heads, n_q // 8, 4, 2, D], [sums.stride(0), 8 * D, D, 4 * D, 1]
     tiles = (
-        TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, rows, n], _of_sums(n)) if n else None
-        for n in columns
+        TensorDescriptor(sums, shape, strides, [1, rows // 8, 4, 2, n], _of_sums(n)) if n else None for n in columns
     )
     return tuple(tiles)
 
