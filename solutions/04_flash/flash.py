@@ -2622,33 +2622,33 @@ if rates:
     )
 
 # %% [markdown]
-# What follows is of the record of 2026-11-28, and forward with the causal mask of the day after, when its tiles came in
-# another order (section 10). A row "in any order" is ours with `deterministic=False`. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
+# What follows is of the record of 2026-11-29. A row "in any order" is ours with `deterministic=False`. Of head sizes 64
+# and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
 # Our time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | both in order | both in any order |
 # |---|---|---|---|---|---|---|
-# | 4096, 64 | 1.04 | 1.03 | 1.11 | 1.04 | 1.11 | 1.05 |
-# | 4096, 64, causal | 1.03 | 0.99 | 1.19 | 1.12 | 1.19 | 1.12 |
-# | 4096, 128 | 1.01 | 1.01 | 1.17 | 1.11 | 1.09 | 1.12 |
-# | 4096, 128, causal | 0.97 | 0.98 | 1.19 | 1.14 | 1.08 | 1.13 |
-# | 16384, 128 | 1.05 | 1.04 | 1.20 | 1.17 | 1.18 | 1.13 |
+# | 4096, 64 | 1.04 | 1.02 | 1.10 | 1.03 | 1.10 | 1.06 |
+# | 4096, 64, causal | 1.03 | 1.03 | 1.14 | 1.08 | 1.14 | 1.07 |
+# | 4096, 128 | 1.01 | 1.02 | 1.08 | 1.06 | 1.03 | 1.06 |
+# | 4096, 128, causal | 0.97 | 1.00 | 1.14 | 1.12 | 1.10 | 1.09 |
+# | 16384, 128 | 1.05 | 1.03 | 1.10 | 1.11 | 1.10 | 1.09 |
 #
-# So forward ours takes 3 % less to 5 % more in turn and 2 % less to 4 % more alone, and backward 11 to 20 % and 4 to 17 %
+# So forward ours takes 3 % less to 5 % more in turn and up to 3 % more alone, and backward 8 to 14 % and 3 to 12 %
 # more. Backward the two do not do the same by default: ours gives the same bits in every run, and FlashAttention-4 adds
-# to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 8 to 19 % more, and
-# where both add in any order 5 to 13 % more. What the same bits cost is 4 to 6 % for ours, and nothing to 10 % for
-# FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as
+# to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 3
+# to 14 % more, and where both add in any order 6 to 9 % more. What the same bits cost is nothing to 6 % for ours, and
+# nothing to 5 % for FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as
 # $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99 of its time
 # forward and 1.06 backward, in turn (`python -m benchmarks beside_attention`).
 #
-# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.91 and, causal,
-# 0.94 of its time at 64, and 1.00 to 1.05 at 128; in any order 0.87 to 1.01. Forward at 64 and 128 ours takes 0.87 to
-# 0.96 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.86 of its time forward and
+# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.92 and, causal,
+# 0.90 of its time at 64, and 0.95 to 0.99 at 128; in any order 0.82 to 1.04. Forward at 64 and 128 ours takes 0.86 to
+# 0.98 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.86 of its time forward and
 # 0.68 backward, alone 0.83 and 0.75.
 #
 # FlexAttention takes 1.3 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
-# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 32 times as long forward. It
+# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 31 times as long forward. It
 # is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.9 to 2.8 times ours: it rounds the
 # scores to bf16, and then it scales them. Scaling by a power of two, as at head size 64, is exact; other scales round
 # again. The others keep the scores in fp32. Section 10 has the ratios of every case.
@@ -2658,9 +2658,9 @@ if rates:
 # Your kernel says what has to be computed, and Triton's compiler decides what overlaps. FlashAttention-3, cuDNN and the
 # course's faster kernel decide that themselves. (The course has two rungs: plain Triton, which takes any shape, and this
 # one, which runs where it was measured to be faster.) This section reads how, in generated code and on any machine. One
-# cell needs exercise 4.3. Six ideas: the two ceilings beside the tensor cores; the **TMA**, which fetches tiles; jobs for
-# the warps (**warp specialisation**); turns at the tensor cores (**ping-pong**); an order of the tiles; a fixed order of
-# sums.
+# cell needs exercise 4.3. Seven ideas: the two ceilings beside the tensor cores; the **TMA**, which fetches tiles; jobs
+# for the warps (**warp specialisation**); turns at the tensor cores (**ping-pong**); an order of the tiles; a fixed order
+# of sums; and what goes through shared memory.
 #
 # ### Two more ceilings
 # **Bytes from the L2 cache.** Section 1 counted K and V once. A kernel reads them again for every block of queries, so
@@ -3233,6 +3233,70 @@ print(
 # *cooperative launch* starts all programs of a kernel or none; without it two such kernels on one GPU, each with half of
 # its programs started, would wait for ever.
 #
+# ### What goes through shared memory
+# Shared memory has 32 banks of 4 bytes: it gives or takes 128 bytes a clock. In the 32 clocks that a product of 64 x 64
+# x 16 takes, its two operands in bf16 are 4096 bytes, and 4096 / 128 = 32. **A product of 64 rows and 64 columns, both
+# from shared memory, keeps the tensor cores and the banks equally busy**, and whatever else is read or written comes on
+# top. (A larger tile reads fewer bytes for each FLOP, and so does an operand in registers.) The cell counts one turn of
+# the course's one pass at head size 128: 64 queries by 128 keys, two groups of warps with 64 keys each.
+
+
+# %%
+def clocks(rows, columns, bytes_each=2):
+    return rows * columns * bytes_each / 128
+
+
+QUERIES, KEYS, d = 64, 128, 128
+own = KEYS // 2  # keys of a group; each makes half of the columns of dQ
+turn = {
+    "S: k and q": 2 * (clocks(own, d) + clocks(QUERIES, d)),
+    "dP: v and dO": 2 * (clocks(own, d) + clocks(QUERIES, d)),
+    "dV: dO, p is in registers": 2 * clocks(QUERIES, d),
+    "dK: q, dS is in registers": 2 * clocks(QUERIES, d),
+    "dQ: dS of all keys, and k": 2 * (clocks(KEYS, QUERIES) + clocks(KEYS, d // 2)),
+    "q and dO arrive": 2 * clocks(QUERIES, d),
+    "dS is written": clocks(QUERIES, KEYS),
+    "dQ is written, fp32": clocks(QUERIES, d, 4),
+    "dQ is read by the TMA": clocks(QUERIES, d, 4),
+}
+of_products = 5 * 2 * QUERIES * KEYS * d / PRODUCTS
+print("\n".join(f"{what:27} {took:5.0f}" for what, took in turn.items()))
+print(f"shared memory {sum(turn.values()):.0f} clocks, products {of_products:.0f}")
+
+# %% [markdown]
+# So it is not the tensor cores that bind this kernel, and no schedule makes a turn shorter than 2944 clocks. On an H200 a
+# turn took 4015, and Nsight Compute counted what was busy: the part of a multiprocessor that holds shared memory for 80 %
+# of the time, the tensor cores for 64 %. But 80 % of 4015 are 3200 clocks and not 2944. The difference is one line of the
+# table.
+#
+# A thread has two neighbouring sums of $dQ$, 8 bytes, and half a warp, 16 threads, can write 128 bytes in one clock if
+# they fall into different banks. Its 16 threads have 32 bytes of each of four rows. The TMA wants a tile in a layout where
+# place $r$ of a tile, 128 bytes, has piece $i$ of its eight pieces of 16 bytes at $i \oplus (r \bmod 8)$, exclusive or of
+# the bits, so that a column spreads over the banks. The cell looks where the four rows fall.
+
+
+# %%
+def banks(places):
+    """Of 16 banks of 8 bytes, those that half a warp writes to, a row in each place."""
+    return [[2 * (t // 2 ^ place % 8) + t % 2 for t in range(4)] for place in places]
+
+
+for what, places in {"as they come": (0, 1, 2, 3), "apart": (0, 2, 4, 6)}.items():
+    there = banks(places)
+    worst = max(sum(row.count(bank) for row in there) for bank in range(16))
+    print(f"rows {what}, in places {places}: banks {there}, {worst} clock(s)")
+
+# %% [markdown]
+# Two rows that follow one another exchange the same two pieces: 32 bytes of both lie in the same four banks, so every
+# write of $dQ$ took two clocks. The mend is in the description of $dQ$ that the TMA is given: of eight rows 0 to 3 go to
+# the even places of the tile, 4 to 7 to the odd ones. Not one instruction more. 256 clocks of 3200 are 8 %; on an H200 a
+# call at head size 128 then took 0.93 of the time before, and beside FlashAttention-4 1.17 became 1.08.
+#
+# **Count before you rewrite.** The same kernel's machine code shows a place where both groups wait while nothing is asked
+# for. A kernel without that gap was written first, and 10 to 16 % were predicted. It took 1.06 of the time: the banks had
+# no room for what came earlier. A counter says in one run which unit is full. FlashAttention-3 and -4 take 80 queries a
+# turn at this head size without a mask, which are fewer bytes for each FLOP; Triton's tiles are powers of two.
+#
 # ### Where the course's kernels stand
 # The rung that ran in each recorded row, and the time over that of the best peer in the same run.
 
@@ -3286,9 +3350,9 @@ Table(
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
 # FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 0.97 to
-# 1.05 of its time forward in turn and 0.98 to 1.04 alone, and 1.11 to 1.20 backward in turn and 1.04 to 1.17 alone.
+# 1.05 of its time forward in turn and 1.00 to 1.03 alone, and 1.08 to 1.14 backward in turn and 1.03 to 1.12 alone.
 # Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where both keep an order, ours
-# takes 1.08 to 1.19, and where both add in any order 1.05 to 1.13. At 256 tokens, head size 72, cuDNN is the best peer,
+# takes 1.03 to 1.14, and where both add in any order 1.06 to 1.09. At 256 tokens, head size 72, cuDNN is the best peer,
 # and ours is ahead: 0.86 forward and 0.68 backward. FlashAttention-3 (Shah and others) was not measured, so no place
 # beside it is claimed. What makes our second rung fast is theirs and NVIDIA's: the TMA, jobs for warps, turns. The order
 # of its sums is DASH's.

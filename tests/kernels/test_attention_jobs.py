@@ -43,6 +43,7 @@ def taken(run, counter, number):
 ASM = {
     groups_onepass._TAKE.value: taken,
     groups_onepass._OF_LANE_0.value: lambda run, number: number,
+    groups_onepass._NOW.value: lambda run, number: number,
     groups_onepass._AWAIT.value: asked_for_its_turn,
     groups_onepass._COUNT.value: counted,
     groups_onepass._ADDED.value: lambda run, turn: run.all_written() or 0,

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -153,9 +154,9 @@ def test_room_is_made_for_one_pass_only():
     assert room(q, k, None) is None
     for entry, counters in ((ONE_PASS[128, False], 0), (IN_ORDER[128, False], 32 * 2)):
         made = room(q, k, entry)
-        assert made.numel() == q.numel() + counters and made.dtype == torch.float32
+        assert made.numel() == q.numel() // 100 * 104 + counters and made.dtype == torch.float32
         sums, added = sums_and_counts(made, q, k, entry)
-        assert sums.shape == (32, 100, 128)
+        assert sums.shape == (32, 104, 128)
         entry = replace(entry, parts=2)
         shared = room(q, k, entry)
         assert shared.numel() == made.numel() + 2 * 2 * k.numel()
@@ -165,6 +166,23 @@ def test_room_is_made_for_one_pass_only():
         assert sums_of_parts(shared, q, k, entry).shape == (2, 2, 8, 60, 128) and of_dq.shape == sums.shape
         assert not of_dq.any() and (added is None or not added.any()), "apart from one another"
         assert (added is None) if not counters else (added.shape == (counters,) and added.dtype == torch.int32)
+
+
+@pytest.mark.parametrize("columns", [32, 64])
+def test_no_two_threads_of_half_a_warp_write_to_the_same_banks(columns):
+    """A thread's 8 bytes are two columns of the product; of 16 threads they are all 128 bytes that can be written."""
+    from course_lib.kernels.attention.groups_onepass import _of_sums, _without_conflicts
+
+    assert _of_sums(columns).swizzle_byte_width == 128
+    element = torch.arange(64 * columns).view(64, columns)
+    place, column = (x.flatten() for x in torch.meshgrid(torch.arange(64), torch.arange(columns), indexing="ij"))
+    panel, chunk = column // 32, column % 32 // 4  # rows of 128 bytes, in which eight places exchange their 16 bytes
+    address = 128 * (64 * panel + place) + 16 * (chunk ^ place % 8) + 4 * (column % 4)
+    of_element = torch.empty(64 * columns, dtype=torch.int64)
+    of_element[_without_conflicts.fn(element).flatten()] = address
+    for row, first in product(range(0, 64, 4), range(0, columns, 8)):
+        banks = of_element[element[row : row + 4, first : first + 8 : 2]] // 8 % 16
+        assert len(banks.unique()) == 16, (row, first)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -281,7 +299,7 @@ def compiled(D, causal, wish, whole=True, group=1, parts=1):
             signature[one] = "constexpr"
         elif one.startswith("dq_"):
             height, columns = (of_sums[0], rest) if one == "dq_rest" else of_sums
-            signature[one] = f"tensordesc<fp32[1, {height}, {columns}],{_of_sums(columns)!r}>"
+            signature[one] = f"tensordesc<fp32[1, {height // 8}, 4, 2, {columns}],{_of_sums(columns)!r}>"
         elif one == "counts_ptr":
             signature[one] = "*i32"
         elif one in ("dk_desc", "dv_desc") and parts > 1:

@@ -4,16 +4,14 @@ A tile is 128 keys, 64 for each of two groups of warps, the consumers, and the q
 from the last block of them on. A third warp fetches q, do, shift and delta, and k and v of the next tile; a fourth adds
 dq to global memory. In the turn of block t a consumer makes
 
-    dp = v doᵀ             of block t, asked for at once; s = k qᵀ was asked for a turn before
+    s = k qᵀ, dp = v doᵀ   of block t, both asked for at once
     p = exp2(s - shift)    while dp is being made
     ds = p (dp - delta)    to shared memory, as dq needs the ds of both consumers
     dv += pᵀ do            p is in registers
     dq = ds k              of the block before, a part of it by each consumer, handed to the warp that adds
-    dk += dsᵀ q            made while dq is handed over
-    s = k qᵀ               of the block after, behind dk, so that the tensor cores go on while a consumer waits for dk
+    dk += dsᵀ q            made while dq is handed over; ds is in registers too
 
-Scores are turned, keys down and queries across, so p comes out of one product as the next one takes it. ds could too,
-but its registers are needed for s.
+Scores are turned, keys down and queries across, so p and ds come out of one product as the next one takes them.
 The parts of dq: half of 128 columns, half of the rows where columns are 64 or fewer, and where they are two tiles
 (columns.py: 72 are 64 + 16) one consumer has the first and one the second.
 dq comes a turn late: a consumer then never waits for the ds that its neighbour is just making. They meet at a barrier
@@ -76,6 +74,7 @@ from course_lib.kernels.attention.groups import (
     store,
     term_descriptors,
     view,
+    wait_for_all,
     zeros,
 )
 from course_lib.kernels.attention.masks import probabilities, query_range
@@ -127,15 +126,15 @@ assert HALF.value == COUNTED.value, "a counter for each HALF queries"
 
 @functools.cache
 def _of_sums(columns: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(swizzle_byte_width=min(128, 4 * columns), element_bitwidth=32, rank=3)
+    return gl.NVMMASharedLayout(swizzle_byte_width=min(128, 4 * columns), element_bitwidth=32, rank=5)
 
 
 @gluon.jit
 def allocate_sums(desc):
     """Two places for what one consumer hands over."""
-    rows: gl.constexpr = desc.block_type.shape[1]
-    columns: gl.constexpr = desc.block_type.shape[2]
-    return desc, gl.allocate_shared_memory(gl.float32, [2, 1, rows, columns], desc.layout)
+    eights: gl.constexpr = desc.block_type.shape[1]
+    columns: gl.constexpr = desc.block_type.shape[4]
+    return desc, gl.allocate_shared_memory(gl.float32, [2, 1, eights, 4, 2, columns], desc.layout)
 
 
 # One more tile is taken: the number of what was not taken before, for lane 0 of the warp that asks.
@@ -149,6 +148,16 @@ _OF_LANE_0 = gl.constexpr("shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;")
 @gluon.jit
 def _told(number):
     return gl.inline_asm_elementwise(_OF_LANE_0, "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
+
+
+# A number that the compiler does not know: what it would make of it before a loop it makes in every turn, as there are
+# no registers for it.
+_NOW = gl.constexpr("mov.b32 $0, $1;")
+
+
+@gluon.jit
+def _now(number):
+    return gl.inline_asm_elementwise(_NOW, "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -189,6 +198,13 @@ def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: 
 
 
 @gluon.jit
+def _nth(i, first, end, ORDERED: gl.constexpr):
+    """Of a walk over blocks of queries. In order all begin with the last, where blocks of keys follow one another; else
+    each begins at its own diagonal, so that few programs add to the same dq at once."""
+    return first + end - 1 - i if ORDERED else i
+
+
+@gluon.jit
 def _hold(k, v, rings, step, block, batch, kv_head, MAIN: gl.constexpr, REST: gl.constexpr):
     """Ask for k and v of a block, in the places that the last ones leave."""
     _place_k, k_bar = claim(rings[0], step, 2 * 2 * HALF * (MAIN + REST))
@@ -212,7 +228,7 @@ def _bring_nothing(ring, turn):
 def _produce(
     tensors, rings, tiles, next_ptr, sizes,
     GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
-    REST: gl.constexpr, TOGETHER: gl.constexpr,
+    REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
@@ -228,7 +244,7 @@ def _produce(
             head = kv_head * GROUP + member
             row = batch * kv_heads * GROUP + head
             for i in range(first, end):
-                first_m = (first + end - 1 - i) * BLOCK_M
+                first_m = _nth(i, first, end, ORDERED) * BLOCK_M
                 place, bar = claim(q_ring, turn, BYTES)
                 fetch(q, place, bar, batch, head, first_m, REST)
                 tma.async_copy_global_to_shared(shift[0], [row, first_m], bar, shift[1].index(place))
@@ -262,7 +278,7 @@ def _count_turns(
         for member in range(GROUP):
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
-                j = first + end - 1 - i
+                j = _nth(i, first, end, True)
                 counter = added_ptr + row * counters + j * (BLOCK_M // HALF)
                 if ASKS:
                     mbarrier.wait(empty.index(turn % 2), ((turn // 2) & 1) ^ 1)
@@ -308,16 +324,17 @@ def _add(
         for member in range(GROUP):
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
-                first_m = (first + end - 1 - i) * BLOCK_M
+                first_m = _nth(i, first, end, ORDERED) * BLOCK_M
                 if ORDERED:
                     arrived(may, added)
                     release(may, added)
                 for half in gl.static_range(2):
                     place = arrived(dq_rings[half], turn)
                     desc, tile = dq[half]
-                    coord = [row, first_m, half * MAIN]
+                    eight = first_m // 8
+                    coord = [row, eight, 0, 0, half * MAIN]
                     if REST == 0:
-                        coord = [row, first_m, half * 64] if MAIN == 128 else [row, first_m + half * 64, 0]
+                        coord = [row, eight, 0, 0, half * 64] if MAIN == 128 else [row, eight + half * 8, 0, 0, 0]
                     if ORDERED:
                         _add_tile(desc, coord, tile.index(place), is_first)
                     else:
@@ -346,7 +363,7 @@ def _dq(k, ds_tiles, place, WHICH: gl.constexpr, MAIN: gl.constexpr, REST: gl.co
     dq = gl.zeros([ROWS, COLUMNS], gl.float32, DQ)
     for half in gl.static_range(2):
         a = ds[half]
-        b = view(k, half, REST)[WHICH if REST else 0]
+        b = view(k, _now(half), REST)[WHICH if REST else 0]
         if MAIN == 128:
             b = b.slice(WHICH * 64, 64, dim=1)
         elif REST == 0:
@@ -356,11 +373,24 @@ def _dq(k, ds_tiles, place, WHICH: gl.constexpr, MAIN: gl.constexpr, REST: gl.co
 
 
 @gluon.jit
+def _without_conflicts(dq):
+    """Of eight rows 0 to 3 go to the even places, 4 to 7 to the odd ones.
+
+    Half a warp writes 32 bytes of each of four rows at a time. The copy engine wants a tile in the layout where two
+    places that follow one another hold the same 32 bytes in the same banks, so rows as they come need two writes.
+    """
+    EIGHTS: gl.constexpr = dq.shape[0] // 8
+    COLUMNS: gl.constexpr = dq.shape[1]
+    return dq.reshape([EIGHTS, 2, 4, COLUMNS]).permute([0, 2, 1, 3])
+
+
+@gluon.jit
 def _hand_over(dq, to, ring, turn):
     full, empty = ring
     PLACES: gl.constexpr = full.shape[0]
     mbarrier.wait(empty.index(turn % PLACES), ((turn // PLACES) & 1) ^ 1)
-    to[1].index(turn % PLACES).reshape([dq.shape[0], dq.shape[1]]).store(dq)
+    eights = _without_conflicts(dq)
+    to[1].index(turn % PLACES).reshape(eights.shape).store(eights)
     fence_async_shared()
     mbarrier.arrive(full.index(turn % PLACES), count=1)
 
@@ -389,8 +419,7 @@ def _await_before(met, turn):
 
 
 @gluon.jit
-def _wait_for_all_but_the_last(dv, p, dq, REST: gl.constexpr):
-    """Until dv and dq are made: dk and the next scores, asked for after them, may still be on their way."""
+def _wait_for_all_but_dk(dv, p, dq, REST: gl.constexpr):
     main, rest = dv
     if REST:
         main, rest, p, dq = warpgroup_mma_wait(2, deps=[main, rest, p, dq])
@@ -400,37 +429,21 @@ def _wait_for_all_but_the_last(dv, p, dq, REST: gl.constexpr):
 
 
 @gluon.jit
-def _wait_for_dk(dk, REST: gl.constexpr):
-    main, rest = dk
-    if REST:
-        main, rest = warpgroup_mma_wait(2, deps=[main, rest])
-    else:
-        main = warpgroup_mma_wait(1, deps=[main])
-    return main, rest
-
-
-@gluon.jit
-def _scores(tensors, rings, turn, WHICH: gl.constexpr, REST: gl.constexpr, S: gl.constexpr):
-    """Of the block of this turn, asked for."""
-    k, _v, q, _do, _shift, _delta, _ds_tiles, _dq_tiles = tensors
-    return products(view(k, WHICH, REST), view(q, arrived(rings[1], turn), REST), REST, S)  # (HALF, BLOCK_M)
-
-
-@gluon.jit
 def _step(
-    dk, dv, s, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
+    dk, dv, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, S: gl.constexpr,
     P: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """All of a block but its scores and its dq; the scores of the block after it and dq of the block before. The turn
-    of the last dq of a tile brings no block, so the last scores are of an old one, and nobody looks at them."""
+    """All of a block but its dq, and dq of the block before; the turn of the last dq of a tile brings no block."""
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
     _held, q_ring, do_ring, met, dq_rings = rings
-    q_place = turn % q[2].shape[0]
+    q_place = arrived(q_ring, turn)
     q_tile = view(q, q_place, REST)
+    own = _now(WHICH)
+    s = products(view(k, own, REST), q_tile, REST, S)  # (HALF, BLOCK_M)
     do_place = arrived(do_ring, turn)
     do_tile = view(do, do_place, REST)
-    dp = products(view(v, WHICH, REST), do_tile, REST, S)
+    dp = products(view(v, own, REST), do_tile, REST, S)
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])
     offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S))
     p = probabilities(
@@ -446,30 +459,29 @@ def _step(
     ds_tiles[WHICH].index(turn % 2).store(ds_rounded)
     fence_async_shared()
     dq = _dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN, REST)
-    dk = add_products(dk, ds_tiles[WHICH].index(turn % 2), q_tile, REST)
-    dv, p_rounded, dq = _wait_for_all_but_the_last(dv, p_rounded, dq, REST)
+    ds_operand = gl.convert_layout(ds_rounded, P)
+    dk = add_products(dk, ds_operand, q_tile, REST)
+    dv, p_rounded, dq = _wait_for_all_but_dk(dv, p_rounded, dq, REST)
     mbarrier.arrive(met.index(turn % 2), count=1)
     _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
-    s = _scores(tensors, rings, turn + 1, WHICH, REST, S)
     release(do_ring, turn)
-    dk = _wait_for_dk(dk, REST)
+    dk, ds_operand = wait_for_all(dk, ds_operand, REST)
     release(q_ring, turn)
-    s = warpgroup_mma_wait(0, deps=[s])
-    return dk, dv, s
+    return dk, dv
 
 
 @gluon.jit
 def _consume(
     given,
     WHICH: gl.constexpr, GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
-    BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TOGETHER: gl.constexpr,
+    BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MAIN, 16]), 2)
     MASK: gl.constexpr = CAUSAL or not WHOLE
     outs, tensors, rings, tiles, sizes, scale, scale_log2 = given
     k, v, _q, _do, _shift, _delta, ds_tiles, dq_tiles = tensors
-    held, q_ring, do_ring, met, dq_rings = rings
+    held, _q_ring, _do_ring, met, dq_rings = rings
     _kv_heads, n_q, n_k, items = sizes
     diagonal = n_k - n_q
     turn, step = 0, 0
@@ -481,27 +493,33 @@ def _consume(
         dk, dv = zeros(MAIN, REST), zeros(MAIN, REST)
         arrived(held[0], step)
         arrived(held[1], step)
-        s = warpgroup_mma_wait(0, deps=[_scores(tensors, rings, turn, WHICH, REST, S)])
         for _member in range(GROUP):
+            if MASK and not ORDERED:
+                for j in range(first, plain):
+                    dk, dv = _step(
+                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
+                        WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
+                    )  # fmt: skip
+                    turn += 1
             for _ in range(end - plain if MASK else end - first):
-                dk, dv, s = _step(
-                    dk, dv, s, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
+                dk, dv = _step(
+                    dk, dv, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
                     WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, False,
                 )  # fmt: skip
                 turn += 1
-            if MASK:
+            if MASK and ORDERED:
                 for i in range(first, plain):
-                    dk, dv, s = _step(
-                        dk, dv, s, tensors, rings, turn, (first + plain - 1 - i) * BLOCK_M, offs_n, n_k, diagonal,
+                    dk, dv = _step(
+                        dk, dv, tensors, rings, turn, _nth(i, first, plain, True) * BLOCK_M, offs_n, n_k, diagonal,
                         scale_log2, WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
                     )  # fmt: skip
                     turn += 1
         _await_before(met, turn)  # dq of the last block
-        dq, s = warpgroup_mma_wait(0, deps=[_dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN, REST), s])
+        dq = warpgroup_mma_wait(0, deps=[_dq(k, ds_tiles, (turn + 1) % 2, WHICH, MAIN, REST)])
         _hand_over(dq, dq_tiles[WHICH], dq_rings[WHICH], turn)
-        arrived(do_ring, turn)  # which brings neither q nor do
-        release(do_ring, turn)
-        release(q_ring, turn)
+        for ring in gl.static_range(2):  # which brings neither q nor do
+            arrived(rings[1 + ring], turn)
+            release(rings[1 + ring], turn)
         # Both consumers have read all of k when they have met once more: dk and dv leave through the places of k and v.
         mbarrier.arrive(met.index(turn % 2), count=1)
         mbarrier.wait(met.index(turn % 2), (turn // 2) & 1)
@@ -564,11 +582,25 @@ def one_pass_in_groups_kernel(
     if ORDERED:
         gl.warp_specialize(
             [
-                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER)),
-                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER)),
+                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
+                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
                 (
                     _produce,
-                    (fetched, rings, tiles, counts_ptr, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER),
+                    (
+                        fetched,
+                        rings,
+                        tiles,
+                        counts_ptr,
+                        sizes,
+                        GROUP,
+                        PARTS,
+                        CAUSAL,
+                        BLOCK_M,
+                        MAIN,
+                        REST,
+                        TOGETHER,
+                        ORDERED,
+                    ),
                 ),
                 (
                     _add,
@@ -583,11 +615,25 @@ def one_pass_in_groups_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER)),
-                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER)),
+                (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
+                (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
                 (
                     _produce,
-                    (fetched, rings, tiles, counts_ptr, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER),
+                    (
+                        fetched,
+                        rings,
+                        tiles,
+                        counts_ptr,
+                        sizes,
+                        GROUP,
+                        PARTS,
+                        CAUSAL,
+                        BLOCK_M,
+                        MAIN,
+                        REST,
+                        TOGETHER,
+                        ORDERED,
+                    ),
                 ),
                 (
                     _add,
@@ -600,14 +646,15 @@ def one_pass_in_groups_kernel(
 
 
 def sums_descriptors(sums, block: int) -> tuple[TensorDescriptor, TensorDescriptor | None]:
-    """(B H, n_q, D) fp32: what a consumer hands over. Of two blocks of columns each consumer has one, all rows; of one
-    64 rows of 64 columns or less."""
+    """(B H, eights of n_q, D) fp32: what a consumer hands over. Of two blocks of columns each consumer has one, all
+    rows; of one 64 rows of 64 columns or less. The four and the two of eight rows change places, as in shared memory.
+    """
     make_context_current(sums)
-    main, rest = split(sums.shape[2])
+    (heads, n_q, D), (main, rest) = sums.shape, split(sums.shape[2])
     rows, columns = (block, (main, rest)) if rest else (64, (min(main, 64), 0))
+    shape, strides = [heads, n_q // 8, 4, 2, D], [sums.stride(0), 8 * D, D, 4 * D, 1]
     tiles = (
-        TensorDescriptor(sums, list(sums.shape), list(sums.stride()), [1, rows, n], _of_sums(n)) if n else None
-        for n in columns
+        TensorDescriptor(sums, shape, strides, [1, rows // 8, 4, 2, n], _of_sums(n)) if n else None for n in columns
     )
     return tuple(tiles)
 

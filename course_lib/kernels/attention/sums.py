@@ -30,7 +30,7 @@ COUNTED = tl.constexpr(64)  # queries a counter, where additions come in order
 @triton.jit
 def prepare_kernel(
     sum_ptr, counts_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
-    heads, n_q, stride_terms, stride_o, stride_do,
+    heads, n_q, stride_sum, stride_terms, stride_o, stride_do,
     ZEROS: tl.constexpr, ORDERED: tl.constexpr,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -53,7 +53,7 @@ def prepare_kernel(
     tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
     if ZEROS:
         zeros, zeros_rest = zero_rows(BLOCK, MAIN, REST)
-        to = sum_ptr + row * n_q * HEAD
+        to = sum_ptr + row * stride_sum
         store_rows(to, zeros, zeros_rest, first_m, n_q, (0, 0, HEAD, 1), BLOCK, HEAD, MAIN, REST, 1, False)
     if tl.program_id(0) == 0:
         tl.store(counts_ptr, 0)
@@ -66,17 +66,17 @@ def prepare_kernel(
 
 @triton.jit
 def finish_kernel(
-    dq_ptr, sum_ptr, heads, n_q, stride_dq, scale,
+    dq_ptr, sum_ptr, heads, n_q, stride_sum, stride_dq, scale,
     PARTS: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr,
     WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dq of its sums, or dk or dv: those of PARTS heads in a row added, scaled and rounded."""
     blocks = tl.cdiv(n_q, BLOCK)
     block, row = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    rows = (sum_ptr + row * PARTS * n_q * HEAD, HEAD, 1)
+    rows = (sum_ptr + row * PARTS * stride_sum, HEAD, 1)
     dq, dq_rest = load_rows(rows, block * BLOCK, n_q, BLOCK, HEAD, MAIN, REST, 1, False, True)
     for part in tl.static_range(1, PARTS):
-        rows = (sum_ptr + (row * PARTS + part) * n_q * HEAD, HEAD, 1)
+        rows = (sum_ptr + (row * PARTS + part) * stride_sum, HEAD, 1)
         more, more_rest = load_rows(rows, block * BLOCK, n_q, BLOCK, HEAD, MAIN, REST, 1, False, True)
         dq += more
         if REST:
@@ -92,18 +92,18 @@ def prepare(sums, counts, shift, delta, do, q, o, l, dl, zeros: bool, in_order: 
     launch(
         prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
         sums, counts, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
-        H, n_q, shift.stride(0), in_units(o, unit), in_units(do, unit),
+        H, n_q, sums.stride(-3), shift.stride(0), in_units(o, unit), in_units(do, unit),
         ZEROS=zeros, ORDERED=in_order,
         HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, o, do), BLOCK=ROWS, num_warps=8,
     )  # fmt: skip
 
 
 def finish(dq, sums, scale: float, parts: int = 1) -> None:
-    """Into (B, H, n_q, D) of any strides; sums: (B H parts, n_q, D) fp32, contiguous."""
+    """Into (B, H, n_q, D) of any strides; sums: (B H parts, n_q or more, D) fp32, contiguous."""
     (B, H, n_q, D), unit = dq.shape, unit_of(dq)
     main, rest = split(D)
     launch(
-        finish_kernel, (triton.cdiv(n_q, ROWS) * B * H,), dq, sums, H, n_q, in_units(dq, unit), scale,
+        finish_kernel, (triton.cdiv(n_q, ROWS) * B * H,), dq, sums, H, n_q, sums.stride(-3), in_units(dq, unit), scale,
         PARTS=parts, HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, dq), BLOCK=ROWS,
         num_warps=8,
     )  # fmt: skip
@@ -114,7 +114,16 @@ def room(q, k, blocks) -> torch.Tensor | None:
     if not isinstance(blocks, OnePass):
         return None
     counters = q.shape[:2].numel() * triton.cdiv(q.shape[2], COUNTED.value) if blocks.in_order else 0
-    return torch.empty(q.numel() + _in_parts(k, blocks) + 1 + counters, dtype=torch.float32, device=q.device)
+    return torch.empty(_of_dq(q) + _in_parts(k, blocks) + 1 + counters, dtype=torch.float32, device=q.device)
+
+
+def _rows(q) -> int:
+    """The copy engine adds eights of rows."""
+    return -(-q.shape[2] // 8) * 8
+
+
+def _of_dq(q) -> int:
+    return q.shape[:2].numel() * _rows(q) * q.shape[3]
 
 
 def _in_parts(k, blocks: OnePass) -> int:
@@ -122,12 +131,13 @@ def _in_parts(k, blocks: OnePass) -> int:
 
 
 def sums_and_counts(room: torch.Tensor, q, k, blocks: OnePass) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B H, n_q, D) fp32; and int32: tiles that were taken, and in order one for each COUNTED queries of a head."""
-    sums = room[: q.numel()].view(-1, *q.shape[2:])
-    return sums, room[q.numel() + _in_parts(k, blocks) :].view(torch.int32)
+    """(B H, eights of n_q, D) fp32; and int32: tiles that were taken, and in order one for each COUNTED queries of a
+    head."""
+    sums = room[: _of_dq(q)].view(-1, _rows(q), q.shape[3])
+    return sums, room[_of_dq(q) + _in_parts(k, blocks) :].view(torch.int32)
 
 
 def sums_of_parts(room: torch.Tensor, q, k, blocks: OnePass) -> torch.Tensor:
     """Of dk and of dv: (2, B, H_kv parts, n_k, D) fp32."""
     B, kv_heads, n_k, D = k.shape
-    return room[q.numel() :][: _in_parts(k, blocks)].view(2, B, kv_heads * blocks.parts, n_k, D)
+    return room[_of_dq(q) :][: _in_parts(k, blocks)].view(2, B, kv_heads * blocks.parts, n_k, D)
