@@ -432,7 +432,7 @@ def _wait_for_all_but_dk(dv, p, dq, REST: gl.constexpr):
 def _step(
     dk, dv, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, S: gl.constexpr,
-    P: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+    P: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """All of a block but its dq, and dq of the block before; the turn of the last dq of a tile brings no block."""
     k, v, q, do, shift, delta, ds_tiles, dq_tiles = tensors
@@ -448,7 +448,7 @@ def _step(
     offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S))
     p = probabilities(
         s, shift[1].index(q_place).load(S), offs_m[None, :], offs_n[:, None], n_k, diagonal, scale_log2,
-        CAUSAL, False, MASKED,
+        CAUSAL, WHOLE, MASKED,
     )  # fmt: skip
     p_rounded = gl.convert_layout(p.to(k[0].dtype), P)
     dp = warpgroup_mma_wait(0, deps=[dp])
@@ -498,20 +498,20 @@ def _consume(
                 for j in range(first, plain):
                     dk, dv = _step(
                         dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
-                        WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
+                        WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, True,
                     )  # fmt: skip
                     turn += 1
             for _ in range(end - plain if MASK else end - first):
                 dk, dv = _step(
                     dk, dv, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
-                    WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, False,
+                    WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, False,
                 )  # fmt: skip
                 turn += 1
             if MASK and ORDERED:
                 for i in range(first, plain):
                     dk, dv = _step(
                         dk, dv, tensors, rings, turn, _nth(i, first, plain, True) * BLOCK_M, offs_n, n_k, diagonal,
-                        scale_log2, WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, True,
+                        scale_log2, WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, True,
                     )  # fmt: skip
                     turn += 1
         _await_before(met, turn)  # dq of the last block

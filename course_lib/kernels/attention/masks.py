@@ -118,7 +118,7 @@ def probabilities(
     """
     if MASKED:
         see = visible(offs_m, offs_n, n_valid, diagonal, CAUSAL, WHOLE)
-        p = tl.exp2(tl.where(see, s * scale_log2, -float("inf")) - shift)
+        p = tl.exp2(tl.where(see, s * scale_log2 - shift, -float("inf")))
     else:
         p = tl.exp2(s * scale_log2 - shift)
     return p
