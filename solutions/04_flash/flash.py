@@ -3248,12 +3248,14 @@ def clocks(rows, columns, bytes_each=2):
 
 QUERIES, KEYS, d = 64, 128, 128
 own = KEYS // 2  # keys of a group; each makes half of the columns of dQ
+# L and delta: each of 256 threads reads those of its 16 columns of the scores
 turn = {
     "S: k and q": 2 * (clocks(own, d) + clocks(QUERIES, d)),
     "dP: v and dO": 2 * (clocks(own, d) + clocks(QUERIES, d)),
     "dV: dO, p is in registers": 2 * clocks(QUERIES, d),
     "dK: q, dS is in registers": 2 * clocks(QUERIES, d),
     "dQ: dS of all keys, and k": 2 * (clocks(KEYS, QUERIES) + clocks(KEYS, d // 2)),
+    "row terms, to registers": 2 * clocks(256, QUERIES // 4, 4),
     "q and dO arrive": 2 * clocks(QUERIES, d),
     "dS is written": clocks(QUERIES, KEYS),
     "dQ is written, fp32": clocks(QUERIES, d, 4),
@@ -3264,10 +3266,10 @@ print("\n".join(f"{what:27} {took:5.0f}" for what, took in turn.items()))
 print(f"shared memory {sum(turn.values()):.0f} clocks, products {of_products:.0f}")
 
 # %% [markdown]
-# So it is not the tensor cores that bind this kernel, and no schedule makes a turn shorter than 2944 clocks. On an H200 a
-# turn took 4015, and Nsight Compute counted what was busy: the part of a multiprocessor that holds shared memory for 80 %
-# of the time, the tensor cores for 64 %. But 80 % of 4015 are 3200 clocks and not 2944. The difference is one line of the
-# table.
+# So it is not the tensor cores that bind this kernel, and no schedule makes a turn shorter than 3200 clocks. On an H200 a
+# turn took 4015. Nsight Compute counted: tensor cores busy for 64 % of the time, and 2968 *wavefronts*, clocks of shared
+# memory, for instructions alone; with the 512 of the TMA, which it does not count there, 3480. That is 280 more than the
+# table has, and 256 of them were second writes of one line of it.
 #
 # A thread has two neighbouring sums of $dQ$, 8 bytes, and half a warp, 16 threads, can write 128 bytes in one clock if
 # they fall into different banks. Its 16 threads have 32 bytes of each of four rows. The TMA wants a tile in a layout where
@@ -3277,25 +3279,26 @@ print(f"shared memory {sum(turn.values()):.0f} clocks, products {of_products:.0f
 
 # %%
 def banks(places):
-    """Of 16 banks of 8 bytes, those that half a warp writes to, a row in each place."""
+    """Of 16 pairs of banks, those that half a warp writes to, a row in each place."""
     return [[2 * (t // 2 ^ place % 8) + t % 2 for t in range(4)] for place in places]
 
 
 for what, places in {"as they come": (0, 1, 2, 3), "apart": (0, 2, 4, 6)}.items():
     there = banks(places)
     worst = max(sum(row.count(bank) for row in there) for bank in range(16))
-    print(f"rows {what}, in places {places}: banks {there}, {worst} clock(s)")
+    print(f"rows {what}, in places {places}: pairs {there}, {worst} clock(s)")
 
 # %% [markdown]
-# Two rows that follow one another exchange the same two pieces: 32 bytes of both lie in the same four banks, so every
-# write of $dQ$ took two clocks. The mend is in the description of $dQ$ that the TMA is given: of eight rows 0 to 3 go to
-# the even places of the tile, 4 to 7 to the odd ones. Not one instruction more. 256 clocks of 3200 are 8 %; on an H200 a
+# Two rows that follow one another exchange the same two pieces: 32 bytes of both lie in the same four pairs of banks,
+# so every write of $dQ$ took two clocks. The mend is in the description of $dQ$ that the TMA is given: of eight rows 0 to 3 go to
+# the even places of the tile, 4 to 7 to the odd ones. Not one instruction more. 256 clocks of 3480 are 7 %; on an H200 a
 # call at head size 128 then took 0.93 of the time before, and beside FlashAttention-4 1.17 became 1.08.
 #
 # **Count before you rewrite.** The same kernel's machine code shows a place where both groups wait while nothing is asked
-# for. A kernel without that gap was written first, and 10 to 16 % were predicted. It took 1.06 of the time: the banks had
-# no room for what came earlier. A counter says in one run which unit is full. FlashAttention-3 and -4 take 80 queries a
-# turn at this head size without a mask, which are fewer bytes for each FLOP; Triton's tiles are powers of two.
+# for. A kernel without that gap was written first, and 10 to 16 % were predicted. It took 1.06 of the time: where shared
+# memory is full, nothing is gained by asking earlier. A counter says in one run which unit is full. FlashAttention-3 and
+# -4 take 80 queries a turn at this head size without a mask, which are fewer bytes for each FLOP; Triton's tiles are
+# powers of two.
 #
 # ### Where the course's kernels stand
 # The rung that ran in each recorded row, and the time over that of the best peer in the same run.
