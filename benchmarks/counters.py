@@ -2,11 +2,13 @@
 
 `ncu` runs each case in a process of its own, `python -m benchmarks.counters CASE`, and counts the second call of it.
 Clocks are left as they are, so shares can be compared and times cannot. Shared memory has 32 banks: "banks %" is what
-is read and written of them, by instructions and by the copy engine, over 32 each clock. A wavefront is a clock of
-shared memory for an instruction; "second wavefronts %" of them are there because of bank conflicts.
+is read and written of them, by instructions and by the copy engine, over 32 each clock; global memory that passes
+through the L1 cache is among it. A wavefront is one pass of an instruction through shared memory, one clock; "second
+wavefronts %" of them are there because of bank conflicts.
 """
 
 import csv
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +28,7 @@ from course_lib.kernels.matmul import matmul
 from course_lib.kernels.mx import mx_linear, quantize
 
 METRICS = {
-    "us": "gpu__time_duration.sum",
+    "ns": "gpu__time_duration.sum",
     "clocks": "sm__cycles_elapsed.sum",
     "tensor cores %": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "DRAM %": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -88,8 +90,10 @@ CASES: dict[str, Callable[[], Callable[[], object]]] = {
 
 
 def ncu() -> str | None:
-    """Nsight Compute, from the PATH or from where it is installed; the newest."""
-    return shutil.which("ncu") or max(map(str, Path("/opt/nvidia/nsight-compute").glob("*/ncu")), default=None)
+    """Nsight Compute: from the PATH, or the newest in the folder into which NVIDIA's packages put it."""
+    installed = Path("/opt/nvidia/nsight-compute").glob("*/ncu")
+    newest = max(installed, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)], default=None)
+    return shutil.which("ncu") or (newest and str(newest))
 
 
 def run() -> list[dict]:
@@ -102,7 +106,10 @@ def _counted(program: str, case: str) -> list[dict]:
     options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
     options += ["--profile-from-start", "off", "--metrics", ",".join(METRICS.values())]
     command = [program, *options, sys.executable, "-m", "benchmarks.counters", case]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise Red(f"ncu took longer than {LIMIT_S} s at {case}") from None
     if done.returncode:
         raise Red(f"ncu ended with {done.returncode} at {case}: {(done.stderr or done.stdout).strip()[-300:]}")
     rows = list(rows_of(case, done.stdout))
@@ -117,13 +124,16 @@ def rows_of(case: str, told: str) -> Iterator[dict]:
         raise Red(f"ncu counted no kernel of {case}: {told.strip()[-300:]}")
     names, _units, *each = csv.reader(lines)
     kernels = [dict(zip(names, one, strict=True)) for one in each]
-    counted = [{short: float(one[name].replace(",", "")) for short, name in METRICS.items()} for one in kernels]
-    whole = sum(one["us"] for one in counted)
+    try:
+        counted = [{short: float(one[name].replace(",", "")) for short, name in METRICS.items()} for one in kernels]
+    except (KeyError, ValueError) as missing:
+        raise Red(f"ncu did not count all that was asked of {case}: {missing}") from None
+    whole = sum(one["ns"] for one in counted)
     for kernel, one in zip(kernels, counted, strict=True):
-        if one["us"] >= LEAST * whole:
+        if one["ns"] >= LEAST * whole:
             yield {
                 "name": f"{case}: {kernel['Kernel Name'].split('(')[0]}",
-                "value": one["us"] / 1e3,
+                "value": one["ns"] / 1e3,
                 "unit": "us",
                 "tensor cores %": one["tensor cores %"],
                 "banks %": 100 * (one["reads"] + one["writes"]) / (32 * one["clocks"]),

@@ -32,6 +32,13 @@ def test_where_nothing_was_counted_there_is_no_row():
         list(counters.rows_of("softmax", "==WARNING== No kernels were profiled."))
 
 
+def test_a_counter_that_is_missing_is_told():
+    with pytest.raises(Red, match=r"asked of softmax: .*n/a"):
+        list(counters.rows_of("softmax", printed(NAMES, UNITS, ["n/a" if part == "8" else part for part in LONG])))
+    with pytest.raises(Red, match="did not count all that was asked of softmax"):
+        list(counters.rows_of("softmax", printed(NAMES[:-1], UNITS[:-1], LONG[:-1])))
+
+
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """A program in ncu's place: it keeps how it was called, and prints or fails."""
