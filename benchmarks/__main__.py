@@ -59,6 +59,7 @@ SECTIONS = (
     "other_cards",
     "timing",
     "clock",
+    "counters",
     "grading",
 )
 
@@ -79,7 +80,7 @@ def main(arguments: list[str]) -> int:
         print("The benchmarks need a CUDA device, and this machine has none. What an H200 gave: benchmarks/results/.")
         print(f"Only {' and '.join(ANYWHERE)}, named alone, run without.")
         return 2
-    names = names or [name for name in SECTIONS if name not in SEVERAL or torch.cuda.device_count() > 1]
+    names = names or [name for name in SECTIONS if _able(name)]
     if asked.processes > 1:
         found = _apart([name for name in names for _ in range(asked.processes)])
     else:
@@ -97,6 +98,12 @@ def main(arguments: list[str]) -> int:
             results.save(name, rows, _slug(), recorded.means(name))
             print(f"\n{name} on {machine().name}\n{_table(rows)}", flush=True)
     return 1 if red else 0
+
+
+def _able(name: str) -> bool:
+    if name == "counters":
+        return importlib.import_module("benchmarks.counters").ncu() is not None
+    return name not in SEVERAL or torch.cuda.device_count() > 1
 
 
 def _measured(name: str) -> list[dict] | None:

@@ -632,6 +632,7 @@ def test_on_a_gpu_cases_of_tens_of_gb_are_left_out(monkeypatch):
     """And mistakes that only they catch: fifteen workers have no room for fifteen of them."""
     whole, before = seeds.get("rope.forward"), seeds.undiagnosed.__wrapped__("rope.forward")
     monkeypatch.setattr(seeds.device, "TIER", "gpu")
+    monkeypatch.setattr(seeds.device, "memory_bytes", lambda: 141 * 10**9)
     left = seeds.undiagnosed.__wrapped__("rope.forward")
     large = {case.name for case in whole.cases if case.share}
     assert large and len(before.cases) == len(whole.cases)

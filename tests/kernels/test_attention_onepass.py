@@ -169,11 +169,17 @@ def test_room_is_made_for_one_pass_only():
 
 
 @pytest.mark.parametrize("columns", [32, 64])
-def test_no_two_threads_of_half_a_warp_write_to_the_same_banks(columns):
+def test_no_two_threads_of_half_a_warp_write_to_the_same_banks(columns, monkeypatch):
     """A thread's 8 bytes are two columns of the product; of 16 threads they are all 128 bytes that can be written."""
-    from course_lib.kernels.attention.groups_onepass import _of_sums, _without_conflicts
+    from course_lib.kernels.attention import groups_onepass
+    from course_lib.kernels.attention.groups_onepass import _of_sums, _without_conflicts, sums_descriptors
 
     assert _of_sums(columns).swizzle_byte_width == 128
+    monkeypatch.setattr(groups_onepass, "make_context_current", lambda tensor: None)
+    sums = torch.arange(2 * 64 * columns, dtype=torch.float32).view(2, 64, columns)
+    desc, _rest = sums_descriptors(sums, 128)
+    there = desc.base.as_strided(desc.shape, desc.strides)
+    assert torch.equal(there[1], _without_conflicts.fn(sums[1])), "where the copy engine adds what lies there"
     element = torch.arange(64 * columns).view(64, columns)
     place, column = (x.flatten() for x in torch.meshgrid(torch.arange(64), torch.arange(columns), indexing="ij"))
     panel, chunk = column // 32, column % 32 // 4  # rows of 128 bytes, in which eight places exchange their 16 bytes

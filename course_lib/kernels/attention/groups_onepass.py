@@ -378,6 +378,7 @@ def _without_conflicts(dq):
 
     Half a warp writes 32 bytes of each of four rows at a time. The copy engine wants a tile in the layout where two
     places that follow one another hold the same 32 bytes in the same banks, so rows as they come need two writes.
+    That is so for 32 columns or more. 16, a row of 64 bytes, need two writes either way.
     """
     EIGHTS: gl.constexpr = dq.shape[0] // 8
     COLUMNS: gl.constexpr = dq.shape[1]
@@ -646,15 +647,15 @@ def one_pass_in_groups_kernel(
 
 
 def sums_descriptors(sums, block: int) -> tuple[TensorDescriptor, TensorDescriptor | None]:
-    """(B H, eights of n_q, D) fp32: what a consumer hands over. Of two blocks of columns each consumer has one, all
-    rows; of one 64 rows of 64 columns or less. The four and the two of eight rows change places, as in shared memory.
-    """
+    """(B H, n_q rounded up to eights, D) fp32: what a consumer hands over. Of two blocks of columns each consumer has
+    one, all rows; of one 64 rows of 64 columns or less. Eight rows are two times four, and the two and the four have
+    changed places, as in shared memory."""
     make_context_current(sums)
-    (heads, n_q, D), (main, rest) = sums.shape, split(sums.shape[2])
-    rows, columns = (block, (main, rest)) if rest else (64, (min(main, 64), 0))
-    shape, strides = [heads, n_q // 8, 4, 2, D], [sums.stride(0), 8 * D, D, 4 * D, 1]
+    (heads, rows, D), (main, rest) = sums.shape, split(sums.shape[2])
+    high, columns = (block, (main, rest)) if rest else (64, (min(main, 64), 0))
+    shape, strides = [heads, rows // 8, 4, 2, D], [sums.stride(0), 8 * D, D, 4 * D, 1]
     tiles = (
-        TensorDescriptor(sums, shape, strides, [1, rows // 8, 4, 2, n], _of_sums(n)) if n else None for n in columns
+        TensorDescriptor(sums, shape, strides, [1, high // 8, 4, 2, n], _of_sums(n)) if n else None for n in columns
     )
     return tuple(tiles)
 

@@ -118,8 +118,9 @@ def room(q, k, blocks) -> torch.Tensor | None:
 
 
 def _rows(q) -> int:
-    """The copy engine adds eights of rows."""
-    return -(-q.shape[2] // 8) * 8
+    """Of the sums: eights, as rows 0 to 3 and 4 to 7 of eight change places on their way. What is behind n_q is never
+    read."""
+    return triton.cdiv(q.shape[2], 8) * 8
 
 
 def _of_dq(q) -> int:
@@ -131,8 +132,8 @@ def _in_parts(k, blocks: OnePass) -> int:
 
 
 def sums_and_counts(room: torch.Tensor, q, k, blocks: OnePass) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B H, eights of n_q, D) fp32; and int32: tiles that were taken, and in order one for each COUNTED queries of a
-    head."""
+    """(B H, n_q rounded up to eights, D) fp32; and int32: tiles that were taken, and in order one for each COUNTED
+    queries of a head."""
     sums = room[: _of_dq(q)].view(-1, _rows(q), q.shape[3])
     return sums, room[_of_dq(q) + _in_parts(k, blocks) :].view(torch.int32)
 
