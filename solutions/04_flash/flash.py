@@ -3293,7 +3293,9 @@ def banks(places):
 for what, places in {"as they come": (0, 1, 2, 3), "apart": (0, 2, 4, 6)}.items():
     there = banks(places)
     worst = max(sum(row.count(bank) for row in there) for bank in range(16))
-    print(f"rows {what}, in places {places}: pairs {there}, {worst} clock(s)")
+    print(f"rows {what}: {worst} clock{'s' * (worst > 1)}")
+    for place, row in zip(places, there):
+        print(f"  place {place}  " + "".join(".#"[bank in row] for bank in range(16)))
 
 # %% [markdown]
 # Rows 0 and 1 put their two pieces into the same 32 bytes, swapped, and so do rows 2 and 3: every write of $dQ$ took two
