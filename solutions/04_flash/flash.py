@@ -2622,8 +2622,8 @@ if rates:
     )
 
 # %% [markdown]
-# What follows is of the record of 2026-11-29. A row "in any order" is ours with `deterministic=False`. Of head sizes 64
-# and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
+# What follows is of the record of 2026-11-29, at head size 72 of the day before. A row "in any order" is ours with
+# `deterministic=False`. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
 # Our time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | both in order | both in any order |
@@ -2638,9 +2638,10 @@ if rates:
 # more. Backward the two do not do the same by default: ours gives the same bits in every run, and FlashAttention-4 adds
 # to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 3
 # to 14 % more, and where both add in any order 6 to 9 % more. What the same bits cost is nothing to 6 % for ours, and
-# nothing to 5 % for FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as
-# $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99 of its time
-# forward and 1.06 backward, in turn (`python -m benchmarks beside_attention`).
+# nothing to 5 % for FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an
+# error as large as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99
+# of its time forward and 1.06 backward, in turn (`python -m benchmarks beside_attention`; backward before the mend of
+# section 10).
 #
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.92 and, causal,
 # 0.90 of its time at 64, and 0.95 to 0.99 at 128; in any order 0.82 to 0.94, and 1.04 in the row of 4096, 64, where
@@ -3272,8 +3273,8 @@ print("\n".join(f"{what:28} {took:5.0f}" for what, took in turn.items()))
 print(f"shared memory {sum(turn.values()):.0f} clocks, products {of_products:.0f}")
 
 # %% [markdown]
-# So with these tiles it is shared memory and not the tensor cores that a turn waits for first. On an H200, 2 x 16 heads of
-# 4096 and additions in any order, a turn took 4015 clocks, an average with idle ends. Nsight Compute counted: the tensor
+# So with these tiles a turn needs more clocks of shared memory than of the tensor cores. On an H200, 2 x 16 heads of 4096
+# and additions in any order, it took 4015 clocks, an average with idle ends. Nsight Compute counted: the tensor
 # cores were busy for 64 % of the time, and instructions made 2968 *wavefronts* a turn, each a clock of shared memory. What
 # the TMA writes and reads, 512 by the cell, is not among them. 2968 and 512 are 280 more than the cell counts, and 260 of
 # these are conflicts: writes of $dQ$ that took two clocks.
@@ -3293,12 +3294,14 @@ def banks(places):
 for what, places in {"as they come": (0, 1, 2, 3), "apart": (0, 2, 4, 6)}.items():
     there = banks(places)
     worst = max(sum(row.count(bank) for row in there) for bank in range(16))
-    print(f"rows {what}, in places {places}: pairs {there}, {worst} clock(s)")
+    print(f"rows {what}: {worst} clock{'s' * (worst > 1)}")
+    for place, row in zip(places, there):
+        print(f"  place {place}  " + "".join(".#"[bank in row] for bank in range(16)))
 
 # %% [markdown]
 # Rows 0 and 1 put their two pieces into the same 32 bytes, swapped, and so do rows 2 and 3: every write of $dQ$ took two
-# clocks. The mend costs no instruction. It is in the description of $dQ$ that the TMA is given: of eight rows 0 to 3 go to
-# the even places of the tile, 4 to 7 to the odd ones. Predicted were 8 % less, by a count that had forgotten $L$ and
+# clocks. The writes are as many as before; what changed is the description of $dQ$ that the TMA is given: of eight rows 0
+# to 3 go to the even places of the tile, 4 to 7 to the odd ones. Predicted were 8 % less, by a count that had forgotten $L$ and
 # $\delta$; 256 clocks of 4015 are 6 %. At 4 x 16 heads of 4096, head size 128, in order, a call took 0.93 of the time
 # before, in the same run; at head size 64 it took 0.98 and, causal, 0.95. Why not less there is not known.
 #

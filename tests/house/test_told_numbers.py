@@ -312,7 +312,7 @@ def test_what_goes_through_shared_memory_is_what_lesson_04_counts():
         return 2 * (2 * (k + q) + 2 * q + ds + k) + 8 * queries / 4 * 2 + 2 * q + ds + 2 * 2 * q
 
     assert printed(FLASH, "shared memory ") == f"{a_turn(64):.0f} clocks, products {5 * 2 * 64 * 128**2 / 4096:.0f}"
-    says(FLASH, "On an H200, 2 x 16 heads of 4096 and additions in any order, a turn took 4015 clocks,")
+    says(FLASH, "On an H200, 2 x 16 heads of 4096 and additions in any order, it took 4015 clocks,")
     says(FLASH, "the tensor cores were busy for 64 % of the time, and instructions made 2968 *wavefronts* a turn,")
     says(FLASH, "What the TMA writes and reads, 512 by the cell, is not among them.")
     says(FLASH, "2968 and 512 are 280 more than the cell counts, and 260 of these are conflicts:")
