@@ -18,7 +18,7 @@ dq comes a turn late: a consumer then never waits for the ds that its neighbour 
 that each passes a turn after it arrived there. Every ds has two places, and so has dq on its way out.
 
 Tiles are taken, not given: as many programs as multiprocessors, and whoever is done takes the next number from a
-counter in global memory; the warp that fetches does so a tile ahead and tells the other jobs. Of TOGETHER heads all
+counter in global memory; the warp that fetches does so when it has asked for the last block of a tile, and tells the other jobs. Of TOGETHER heads all
 first blocks of keys come first, the longest under a causal mask, then all second ones.
 
 dq of a block of queries is a sum over programs, in fp32: the copy engine adds a tile of it in the L2 cache (TMA reduce,
@@ -239,7 +239,6 @@ def _produce(
     _tell(tiles, step, number)
     while number < items:
         block, batch, kv_head, first, _full, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
-        coming = _asm(_TAKE, next_ptr, 1)
         for member in range(GROUP):
             head = kv_head * GROUP + member
             row = batch * kv_heads * GROUP + head
@@ -254,6 +253,8 @@ def _produce(
                 turn += 1
                 if (member == 0) & (i == first):  # q and do come while dk and dv of the tile before leave
                     _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
+        # As late as nobody waits for it: what is taken early is not there for a program that is done sooner.
+        coming = _asm(_TAKE, next_ptr, 1)
         _bring_nothing(q_ring, turn)  # in the turn of the last dq
         _bring_nothing(do_ring, turn)
         turn += 1
