@@ -1,8 +1,8 @@
 """Backward in one pass, with jobs for the warps: five products where two passes make seven, and dq is added to.
 
-A tile is 128 keys, 64 for each of two groups of warps, the consumers, and the queries that see them are walked over,
-from the last block of them on. A third warp fetches q, do, shift and delta, and k and v of the next tile; a fourth adds
-dq to global memory. In the turn of block t a consumer makes
+A tile is 128 keys, 64 for each of two groups of warps, the consumers, and the queries that see them are walked over. A
+third warp fetches q, do, shift and delta, and k and v of the next tile; a fourth adds dq to global memory. In the turn
+of block t a consumer makes
 
     s = k qᵀ, dp = v doᵀ   of block t, both asked for at once
     p = exp2(s - shift)    while dp is being made
@@ -18,8 +18,9 @@ dq comes a turn late: a consumer then never waits for the ds that its neighbour 
 that each passes a turn after it arrived there. Every ds has two places, and so has dq on its way out.
 
 Tiles are taken, not given: as many programs as multiprocessors, and whoever is done takes the next number from a
-counter in global memory; the warp that fetches does so when it has asked for the last block of a tile, and tells the other jobs. Of TOGETHER heads all
-first blocks of keys come first, the longest under a causal mask, then all second ones.
+counter in global memory. The warp that fetches does so when it has asked for the last block of a tile, no sooner, and
+tells the other jobs. Of TOGETHER heads all first blocks of keys come first, the longest under a causal mask, then all
+second ones.
 
 dq of a block of queries is a sum over programs, in fp32: the copy engine adds a tile of it in the L2 cache (TMA reduce,
 `cp.reduce.async.bulk.tensor`), so no tile is read back. Two small kernels stand around this one (sums.py): `prepare`
@@ -32,17 +33,23 @@ the places of dq; `finish` adds them, always in the same order.
 
 In any order, programs add as they come: in fp32 the last bits differ from run to run.
 
-ORDERED: the same bits on every run. Blocks of keys add in the order of their numbers; a counter for each block of
-queries says how many have added. The first has nothing to add to and writes, so that dq needs no zeros. All walk from
-the last queries on, so the n-th block follows the one before a turn or two behind, and nobody waits for long where the
-heads that run together are enough. A tile waits only for tiles that were taken before it, so however few programs run
-at a time, they come to an end. What matters besides is that the warp that adds has nothing else to do: one warp more
-asks the counter, and one counts. Asking, waiting until a tile has been added and counting take longer one after the
-other than a turn does.
+ORDERED: the same bits on every run. A counter for each block of queries says how many blocks of keys have added, and
+each waits for its place. The first has nothing to add to and writes, so that dq needs no zeros. What matters is that
+nobody waits for long, and that the warp that adds has nothing else to do:
+
+    causal     blocks of keys add in the order of their numbers, and all walk from the last queries back, so the n-th
+               follows the one before a turn or two behind. A tile waits only for tiles that were taken before it:
+               however few programs run at a time, they come to an end
+    no mask    all tiles are equally long, and dealt in rounds. Those of a round begin as far from each other as they
+               can, and add in the order in which they come if all turns take equally long. They wait in a circle, the
+               last for the first: all programs run at once, or none (a cooperative launch), and the pass begins when
+               so many multiprocessors are free
+    two more   warps: one asks the counter, one counts. Asking, waiting until a tile has been added and counting take
+    jobs       longer one after the other than a turn does
 
 What is asked for when, the warp that adds, two consumers who share ds, tiles taken from a counter, and counters for the
-order of additions follow FlashAttention-3 (Shah and others, 2024) and FlashAttention-4. benchmarks/notes/attention.md
-says what was measured.
+order of additions follow FlashAttention-3 (Shah and others, 2024) and FlashAttention-4; that programs of a head begin
+apart is an idea of DASH (Qiang and others, 2026). benchmarks/notes/attention.md says what was measured.
 """
 
 import functools
@@ -184,7 +191,8 @@ def _hear(tiles, step, WARPS: gl.constexpr):
 @gluon.jit
 def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr):
     """What a tile is: its block of keys, batch, head of keys; of the blocks of queries the first that sees any of its
-    keys, the first that sees all of them, and the end. Of TOGETHER heads the same block comes before the next."""
+    keys, the first that sees all of them, and the end; and the blocks [a, b) of keys of this head that are in the same
+    round of tiles, where these are dealt. Of TOGETHER heads the same block comes before the next."""
     kv_heads, n_q, n_k, items = sizes
     blocks = gl.cdiv(n_k, 2 * HALF)
     group = number // (blocks * TOGETHER)
@@ -194,14 +202,40 @@ def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: 
     first, full, end = query_range(block * (2 * HALF), n_q, n_k, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.cdiv(end, BLOCK_M)
     first = first // BLOCK_M
-    return block, head // kv_heads, head % kv_heads, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end
+    programs = gl.num_programs(0)
+    to_start = number // programs * programs - (number - among) - among % heads  # of the round, from the head's first
+    a = gl.maximum(gl.cdiv(to_start, heads), 0)
+    b = gl.minimum(gl.cdiv(to_start + programs, heads), blocks)
+    return block, head // kv_heads, head % kv_heads, first, gl.maximum(gl.cdiv(full, BLOCK_M), first), end, (a, b)
 
 
 @gluon.jit
-def _nth(i, first, end, ORDERED: gl.constexpr):
-    """Of a walk over blocks of queries. In order all begin with the last, where blocks of keys follow one another; else
-    each begins at its own diagonal, so that few programs add to the same dq at once."""
-    return first + end - 1 - i if ORDERED else i
+def _nth(i, first, end, block, in_round, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
+    """Of a walk over blocks of queries. In order, causal, all begin with the last, where blocks of keys follow one
+    another; without a mask those of a round begin as far from each other as they can. In any order each begins at its
+    own diagonal, so that few programs add to the same dq at once."""
+    if ORDERED:
+        if CAUSAL:
+            i = first + end - 1 - i
+        else:
+            i += (block - in_round[0]) * (end // (in_round[1] - in_round[0]))
+            i = gl.where(i >= end, i - end, i)
+    return i
+
+
+@gluon.jit
+def _before(j, end, block, in_round, CAUSAL: gl.constexpr):
+    """How many blocks of keys add to dq of block j of queries before this one: those with lower numbers, or without a
+    mask those of rounds before, and of the same round those that come there earlier if all turns take equally long."""
+    if CAUSAL:
+        before = block
+    else:
+        a, b = in_round
+        apart = end // (b - a)
+        before = gl.minimum(j // gl.maximum(apart, 1), b - a - 1) - (block - a)
+        before = gl.where(before < 0, before + b - a, before)
+        before = a + gl.where(apart == 0, block - a, before)  # all walk alike
+    return before
 
 
 @gluon.jit
@@ -233,17 +267,18 @@ def _produce(
     k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
     kv_heads, items = sizes[0], sizes[3]
+    TAKEN: gl.constexpr = CAUSAL or not ORDERED
     BYTES: gl.constexpr = 2 * BLOCK_M * (MAIN + REST) + 4 * BLOCK_M
     turn, step = 0, 0
-    number = _told(_asm(_TAKE, next_ptr, 1))
+    number = _told(_asm(_TAKE, next_ptr, 1)) if TAKEN else gl.program_id(0)
     _tell(tiles, step, number)
     while number < items:
-        block, batch, kv_head, first, _full, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
+        block, batch, kv_head, first, _full, end, in_round = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
         for member in range(GROUP):
             head = kv_head * GROUP + member
             row = batch * kv_heads * GROUP + head
             for i in range(first, end):
-                first_m = _nth(i, first, end, ORDERED) * BLOCK_M
+                first_m = _nth(i, first, end, block, in_round, CAUSAL, ORDERED) * BLOCK_M
                 place, bar = claim(q_ring, turn, BYTES)
                 fetch(q, place, bar, batch, head, first_m, REST)
                 tma.async_copy_global_to_shared(shift[0], [row, first_m], bar, shift[1].index(place))
@@ -253,8 +288,8 @@ def _produce(
                 turn += 1
                 if (member == 0) & (i == first):  # q and do come while dk and dv of the tile before leave
                     _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
-        # As late as nobody waits for it: what is taken early is not there for a program that is done sooner.
-        coming = _asm(_TAKE, next_ptr, 1)
+        # What is taken sooner is not there for a program that is done sooner.
+        coming = _asm(_TAKE, next_ptr, 1) if TAKEN else number + gl.num_programs(0)
         _bring_nothing(q_ring, turn)  # in the turn of the last dq
         _bring_nothing(do_ring, turn)
         turn += 1
@@ -275,15 +310,15 @@ def _count_turns(
     turn, step = 0, 0
     number = _hear(tiles, step, 1)
     while number < items:
-        block, batch, kv_head, first, _full, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
+        block, batch, kv_head, first, _full, end, in_round = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
         for member in range(GROUP):
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
-                j = _nth(i, first, end, True)
+                j = _nth(i, first, end, block, in_round, CAUSAL, True)
                 counter = added_ptr + row * counters + j * (BLOCK_M // HALF)
                 if ASKS:
                     mbarrier.wait(empty.index(turn % 2), ((turn // 2) & 1) ^ 1)
-                    _asm(_AWAIT, counter, block)  # all blocks before add first
+                    _asm(_AWAIT, counter, _before(j, end, block, in_round, CAUSAL))
                     mbarrier.arrive(full.index(turn % 2), count=1)
                 else:
                     arrived(ring, turn)
@@ -316,8 +351,7 @@ def _add(
     turn, added, step = 0, 0, 0
     number = _hear(tiles, step, 1)
     while number < items:
-        block, batch, kv_head, first, _full, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
-        is_first = block == 0
+        block, batch, kv_head, first, _full, end, in_round = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
         for half in gl.static_range(2):  # no block is before the first: what comes for it is not added
             arrived(dq_rings[half], turn)
             release(dq_rings[half], turn)
@@ -325,19 +359,19 @@ def _add(
         for member in range(GROUP):
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
-                first_m = _nth(i, first, end, ORDERED) * BLOCK_M
+                j = _nth(i, first, end, block, in_round, CAUSAL, ORDERED)
                 if ORDERED:
                     arrived(may, added)
                     release(may, added)
                 for half in gl.static_range(2):
                     place = arrived(dq_rings[half], turn)
                     desc, tile = dq[half]
-                    eight = first_m // 8
+                    eight = j * (BLOCK_M // 8)
                     coord = [row, eight, 0, 0, half * MAIN]
                     if REST == 0:
                         coord = [row, eight, 0, 0, half * 64] if MAIN == 128 else [row, eight + half * 8, 0, 0, 0]
                     if ORDERED:
-                        _add_tile(desc, coord, tile.index(place), is_first)
+                        _add_tile(desc, coord, tile.index(place), _before(j, end, block, in_round, CAUSAL) == 0)
                     else:
                         async_add(desc, coord, tile.index(place))
                 for half in gl.static_range(2):
@@ -432,7 +466,7 @@ def _wait_for_all_but_dk(dv, p, dq, REST: gl.constexpr):
 
 @gluon.jit
 def _step(
-    dk, dv, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
+    dk, dv, v_held, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, S: gl.constexpr,
     P: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
@@ -445,7 +479,8 @@ def _step(
     s = products(view(k, own, REST), q_tile, REST, S)  # (HALF, BLOCK_M)
     do_place = arrived(do_ring, turn)
     do_tile = view(do, do_place, REST)
-    dp = products(view(v, own, REST), do_tile, REST, S)
+    IN_REGISTERS: gl.constexpr = MAIN == 64 and REST == 0 and not MASKED
+    dp = products((v_held, v_held) if IN_REGISTERS else view(v, own, REST), do_tile, REST, S)
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])
     offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S))
     p = probabilities(
@@ -489,30 +524,33 @@ def _consume(
     turn, step = 0, 0
     number = _hear(tiles, step, 4)
     while number < items:
-        block, batch, kv_head, first, plain, end = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
+        block, batch, kv_head, first, plain, end, _in_round = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
         first_own = (2 * block + WHICH) * HALF
         offs_n = first_own + gl.arange(0, HALF, gl.SliceLayout(1, S))
         dk, dv = zeros(MAIN, REST), zeros(MAIN, REST)
         arrived(held[0], step)
         arrived(held[1], step)
         for _member in range(GROUP):
+            v_held = view(v, WHICH, REST)[0]
             if MASK and not ORDERED:
                 for j in range(first, plain):
                     dk, dv = _step(
-                        dk, dv, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
+                        dk, dv, v_held, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
                         WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, True,
                     )  # fmt: skip
                     turn += 1
+            if MAIN == 64 and REST == 0:
+                v_held = v_held.load(gl.DotOperandLayout(0, S, 2))
             for _ in range(end - plain if MASK else end - first):
                 dk, dv = _step(
-                    dk, dv, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
+                    dk, dv, v_held, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
                     WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, False,
                 )  # fmt: skip
                 turn += 1
             if MASK and ORDERED:
                 for i in range(first, plain):
                     dk, dv = _step(
-                        dk, dv, tensors, rings, turn, _nth(i, first, plain, True) * BLOCK_M, offs_n, n_k, diagonal,
+                        dk, dv, v_held, tensors, rings, turn, (first + plain - 1 - i) * BLOCK_M, offs_n, n_k, diagonal,
                         scale_log2, WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, True,
                     )  # fmt: skip
                     turn += 1
@@ -586,65 +624,29 @@ def one_pass_in_groups_kernel(
             [
                 (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
                 (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
-                (
-                    _produce,
-                    (
-                        fetched,
-                        rings,
-                        tiles,
-                        counts_ptr,
-                        sizes,
-                        GROUP,
-                        PARTS,
-                        CAUSAL,
-                        BLOCK_M,
-                        MAIN,
-                        REST,
-                        TOGETHER,
-                        ORDERED,
-                    ),
-                ),
-                (
-                    _add,
-                    ((dq0, dq1), (may, done), rings, tiles, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, True),
-                ),
+                (_produce, (fetched, rings, tiles, counts_ptr, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST,
+                            TOGETHER, ORDERED)),
+                (_add, ((dq0, dq1), (may, done), rings, tiles, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER,
+                        True)),
                 (_count_turns, (counts_ptr + 1, may, tiles, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, True)),
                 (_count_turns, (counts_ptr + 1, done, tiles, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, False)),
             ],
             [4, 1, 1, 1, 1],  # warps of all but the first
             [240, 24, 24, 24, 24],  # and their registers
-        )
+        )  # fmt: skip
     else:
         gl.warp_specialize(
             [
                 (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
                 (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
-                (
-                    _produce,
-                    (
-                        fetched,
-                        rings,
-                        tiles,
-                        counts_ptr,
-                        sizes,
-                        GROUP,
-                        PARTS,
-                        CAUSAL,
-                        BLOCK_M,
-                        MAIN,
-                        REST,
-                        TOGETHER,
-                        ORDERED,
-                    ),
-                ),
-                (
-                    _add,
-                    ((dq0, dq1), (may, done), rings, tiles, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER, False),
-                ),
+                (_produce, (fetched, rings, tiles, counts_ptr, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST,
+                            TOGETHER, ORDERED)),
+                (_add, ((dq0, dq1), (may, done), rings, tiles, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER,
+                        False)),
             ],
             [4, 1, 1],
             [240, 24, 24],
-        )
+        )  # fmt: skip
 
 
 def sums_descriptors(sums, block: int) -> tuple[TensorDescriptor, TensorDescriptor | None]:
@@ -674,6 +676,8 @@ def add_up(
     (B, H, _n_q, D), (kv_heads, n_k) = q.shape, dk.shape[1:3]
     main, rest = split(D)
     items = triton.cdiv(n_k, ROWS) * B * kv_heads
+    # Where programs wait for one another in a circle all of them run at once, or none.
+    options = {"launch_cooperative_grid": True} if blocks.in_order and not causal else {}
     launch(
         one_pass_in_groups_kernel, (min(items, multiprocessors(q.device)),),
         *sums_descriptors(sums, blocks.block),
@@ -682,7 +686,7 @@ def add_up(
         kv_heads, q.shape[2], n_k, items, scale, scale * LOG2_E,
         GROUP=H // kv_heads, CAUSAL=causal, WHOLE=n_k % ROWS == 0, MAIN=main, REST=rest,
         **settings(blocks),
-        **LAUNCH,
+        **LAUNCH, **options,
     )  # fmt: skip
 
 

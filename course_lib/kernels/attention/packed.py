@@ -76,7 +76,7 @@ def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     """dqkv, and the gradient of the bias, None where there is none."""
     dqkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
     blocks = sums = None
-    # A look at what nearly always forbids it costs less than twelve views. In order it is from more keys on.
+    # A look at what nearly always forbids it costs less than twelve views. In order it is from no fewer keys on.
     entry = ONE_PASS.get((sum(split(qkv.shape[-1])), False))
     if k_lengths is None and entry is not None and qkv.shape[1] >= entry.least:
         q, *others = _apart(qkv)

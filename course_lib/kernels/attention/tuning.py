@@ -31,6 +31,7 @@ from course_lib.kernels.fitting import Need, best, residents
 from course_lib.kernels.hardware import HOPPER, Limits, capability, gluon_is_known, limits, multiprocessors
 
 __all__ = [
+    "FASTER_IN_ORDER",
     "GROUPS",
     "IN_ORDER",
     "ONE_PASS",
@@ -168,40 +169,42 @@ ROUND_OF_ONE, FEWER_ROUNDS_FROM = 0.75, 2048
 # dq, where the table's tiles are no more than multiprocessors: 0.73 of its time at 8 heads of 1024, 0.87 at 2048.
 DQ_OF_FEW = {(64, False): Blocks(64, 64, 4, 3)}
 # (columns computed, causal) -> the backward pass in one: for calls that allow additions in any order, and for all
-# others. With k_lengths two passes stay. Measured on an H200 at 512 to 16384 keys and 192 to 2048 tiles; where 2048
-# tiles stand, fewer were not tried.
+# others; who allows any order gets them in order where only that fits. With k_lengths two passes stay. Measured on an
+# H200 at 512 to 16384 keys, causal at 1000 or more, and 128 to 2048 tiles; where 256 or 2048 tiles stand, fewer were
+# slower or not tried.
 ONE_PASS = {
-    (16, False): OnePass(128, together=4, least=1024, tiles=2048),
-    (16, True): OnePass(128, together=8, least=4096, tiles=2048),
-    (32, False): OnePass(128, together=4, least=2048, tiles=256),
-    (32, True): OnePass(128, together=8, least=4096, tiles=256),
-    (48, False): OnePass(128, together=4, least=1024, tiles=256),
-    (48, True): OnePass(128, together=8, least=4096, tiles=256),
-    (64, False): OnePass(128, together=4, least=1536, tiles=256),
-    (64, True): OnePass(128, together=8, least=4096, tiles=2048),
-    (80, False): OnePass(64, together=8, least=2048, tiles=256, stages=3),
-    (80, True): OnePass(64, together=8, least=2048, tiles=192),
-    (96, True): OnePass(64, together=8, least=1024, tiles=192),
-    (128, False): OnePass(64, together=4, least=512, tiles=192),
-    (128, True): OnePass(64, together=8, least=1000, tiles=192),
+    (16, False): OnePass(128, together=8, least=1024, tiles=2048),
+    (16, True): OnePass(128, together=8, least=2048, tiles=2048),
+    (32, False): OnePass(128, together=8, least=1024, tiles=256),
+    (32, True): OnePass(128, together=8, least=2048, tiles=256),
+    (48, False): OnePass(128, together=8, least=1024, tiles=256),
+    (48, True): OnePass(128, together=8, least=2048, tiles=256),
+    (64, False): OnePass(128, together=8, least=1024, tiles=128),
+    (64, True): OnePass(128, together=8, least=2048, tiles=128),
+    (80, False): OnePass(64, together=8, least=1024, tiles=128, stages=3),
+    (80, True): OnePass(64, together=8, least=1024, tiles=128),
+    (96, False): OnePass(64, together=8, least=512, tiles=128, stages=3),
+    (96, True): OnePass(64, together=8, least=1024, tiles=128),
+    (128, False): OnePass(64, together=8, least=512, tiles=128),
+    (128, True): OnePass(64, together=8, least=1000, tiles=128),
 }
 IN_ORDER = {
-    (16, False): OnePass(128, together=8, least=2048, tiles=2048, in_order=True),
-    (16, True): OnePass(128, together=16, least=4096, tiles=2048, in_order=True),
-    (32, False): OnePass(128, together=8, least=2048, tiles=256, in_order=True),
-    (32, True): OnePass(128, together=16, least=4096, tiles=256, in_order=True),
-    (48, False): OnePass(128, together=8, least=1024, tiles=256, in_order=True),
-    (48, True): OnePass(128, together=16, least=4096, tiles=256, in_order=True, stages=3),
-    (64, False): OnePass(128, together=8, least=2048, tiles=256, in_order=True),
-    (64, True): OnePass(128, together=16, least=4096, tiles=2048, in_order=True),
-    (80, False): OnePass(64, together=8, least=2048, tiles=256, in_order=True, stages=3),
-    (80, True): OnePass(64, together=16, least=1024, tiles=192, in_order=True),
-    (96, False): OnePass(64, together=8, least=2048, tiles=256, in_order=True, stages=3),
-    (96, True): OnePass(64, together=16, least=1024, tiles=192, in_order=True),
-    (128, False): OnePass(64, together=2, least=1024, tiles=192, in_order=True),
-    (128, True): OnePass(64, together=16, least=1536, tiles=192, in_order=True),
+    (16, False): OnePass(128, together=8, least=1024, tiles=2048, in_order=True),
+    (16, True): OnePass(128, together=64, least=2048, tiles=2048, in_order=True),
+    (32, False): OnePass(128, together=32, least=1024, tiles=256, in_order=True),
+    (32, True): OnePass(128, together=64, least=2048, tiles=256, in_order=True),
+    (48, False): OnePass(128, together=32, least=1024, tiles=256, in_order=True),
+    (48, True): OnePass(128, together=64, least=1024, tiles=256, in_order=True, stages=3),
+    (64, False): OnePass(128, together=8, least=1024, tiles=256, in_order=True),
+    (64, True): OnePass(128, together=64, least=1024, tiles=128, in_order=True),
+    (80, False): OnePass(64, together=8, least=1024, tiles=128, in_order=True, stages=3),
+    (80, True): OnePass(64, together=32, least=1024, tiles=128, in_order=True),
+    (96, False): OnePass(64, together=8, least=512, tiles=128, in_order=True, stages=3),
+    (96, True): OnePass(64, together=32, least=1024, tiles=128, in_order=True),
+    (128, False): OnePass(64, together=2, least=512, tiles=128, in_order=True),
+    (128, True): OnePass(64, together=32, least=1000, tiles=128, in_order=True),
 }
-ONE_PASS[96, False] = IN_ORDER[96, False]  # any order took 1.11 and 1.13 times as long
+FASTER_IN_ORDER = (48, False), (128, False)  # any order took 1.04 times as long at 4 x 16 heads of 4096
 FULL_ROUNDS = 0.7  # of all places for programs; 0.73 is the least that was measured, and won
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -341,18 +344,25 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     `tensors`: q, k and all others that the copy engine is to fetch or to write.
     """
     q, k, *_ = tensors
-    table = IN_ORDER if deterministic or torch.are_deterministic_algorithms_enabled() else ONE_PASS
-    entry = table.get((sum(split(q.shape[-1])), causal))
-    if entry is None or k_lengths is not None:
-        return None
-    parts = parts_of_heads(causal, entry.in_order, q, k)
-    if min(q.shape[2], k.shape[2]) < entry.least or -(-k.shape[2] // 128) * q.shape[:2].numel() < entry.tiles:
+    if k_lengths is not None or q.shape[-1] % 4:  # rows of the sums of dq, in fp32, have to be in reach too
         return None
     if capability(q.device) != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
-    if q.shape[-1] % 4:  # rows of the sums of dq, in fp32, have to be in reach too
+    key = sum(split(q.shape[-1])), causal
+    in_order = _one_pass(IN_ORDER.get(key), causal, q, k)
+    if deterministic or torch.are_deterministic_algorithms_enabled() or (in_order and key in FASTER_IN_ORDER):
+        return in_order
+    return _one_pass(ONE_PASS.get(key), causal, q, k) or in_order
+
+
+def _one_pass(entry: OnePass | None, causal: bool, q: torch.Tensor, k: torch.Tensor) -> OnePass | None:
+    """The entry for these sizes, or None where two passes are as fast."""
+    if entry is None or min(q.shape[2], k.shape[2]) < entry.least:
         return None
-    if entry.in_order and (_crowded(q, k) or not _rounds_are_full(causal, k, parts)):
+    if -(-k.shape[2] // 128) * q.shape[:2].numel() < entry.tiles:
+        return None
+    parts = parts_of_heads(causal, q, k)
+    if entry.in_order and (_crowded(q, k) or not (causal or _rounds_are_full(k, parts))):
         return None
     return entry if parts == 1 else _in_parts(entry, parts)
 
@@ -367,37 +377,35 @@ def _crowded(q: torch.Tensor, k: torch.Tensor) -> bool:
     return q.shape[2] < k.shape[2]
 
 
-def _items(causal: bool, k: torch.Tensor) -> int:
-    """Tiles, causal pairs of them: the n-th of a head and the n-th from its end, which all take equally long."""
-    return -(-k.shape[2] // (256 if causal else 128)) * k.shape[:2].numel()
+def _items(k: torch.Tensor) -> int:
+    return -(-k.shape[2] // 128) * k.shape[:2].numel()
 
 
-def _rounds_are_full(causal: bool, k: torch.Tensor, parts: int) -> bool:
-    """In order, programs are given their tiles in advance, causal two at a time: 144 pairs of tiles for 132 programs
-    take as long as 264."""
-    items, at_once = _items(causal, k) * parts, multiprocessors(k.device)
+def _rounds_are_full(k: torch.Tensor, parts: int) -> bool:
+    """Tiles that all take equally long: 144 for 132 programs take as long as 264."""
+    items, at_once = _items(k) * parts, multiprocessors(k.device)
     return items >= FULL_ROUNDS * at_once * -(-items // at_once)
 
 
-def parts_of_heads(causal: bool, in_order: bool, q: torch.Tensor, k: torch.Tensor) -> int:
+def parts_of_heads(causal: bool, q: torch.Tensor, k: torch.Tensor) -> int:
     """One pass: how many programs share the query heads of a tile."""
     if q.shape[1] == k.shape[1] or split(q.shape[-1])[1]:  # nothing to share, or two tiles of columns
         return 1
-    dealt = in_order or not causal
-    return _parts(_items(causal, k), q.shape[1] // k.shape[1], q.shape[2], multiprocessors(k.device), dealt, causal)
+    return _parts(_items(k), q.shape[1] // k.shape[1], q.shape[2], multiprocessors(k.device), causal)
 
 
 @functools.cache
-def _parts(items: int, group: int, n_q: int, at_once: int, dealt: bool, causal: bool) -> int:
+def _parts(items: int, group: int, n_q: int, at_once: int, causal: bool) -> int:
     """The fewest parts of a group of heads that take the shortest time, or 5 % more.
 
-    Programs that are dealt their items come in rounds, as in `_shares`. Else the hardware shares out tiles, the longest
-    first, and an item that is alone is waited for.
+    Tiles of one length come in rounds, as in `_shares`. Causal ones are half as long in the mean, and the longest is
+    waited for, which is taken first.
     """
 
     def takes(parts: int) -> float:
         rounds = items * parts / at_once
-        return (math.ceil(rounds) if dealt else max(1, rounds)) * (group * n_q / parts + START_OF_PART * (parts > 1))
+        longest = max(1, rounds / 2) if causal else math.ceil(rounds)
+        return longest * (group * n_q / parts + START_OF_PART * (parts > 1))
 
     least = group / MOST_HEADS if causal else 1
     able = [parts for parts in range(1, group + 1) if group % parts == 0 and parts >= least]
