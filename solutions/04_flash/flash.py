@@ -2021,11 +2021,11 @@ for row in one_pass:
 #
 # One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (a unit of Hopper
 # GPUs, such as the H100 and H200, that copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes.
-# Written in Gluon, the language below Triton's, with jobs for the warps (both in section 10), it takes 0.86 to 0.93 of
-# two passes' time on an H100 at 4096 keys, and 0.82 to 0.91 on an H200 at 4096 and 16384. Its additions can even come in
-# a fixed order, so that the result is the same every time (section 10 again): then it takes 0.86 to 0.97, and that is
-# what the library's `attention` runs for long calls on such a GPU. (These ratios are of head sizes 64 and 128.) The
-# backward passes of cuDNN, NVIDIA's library, and of FlashAttention-4 *are* one pass that adds to $dQ$.
+# Written in Gluon, the language below Triton's, with jobs for the warps (both in section 10), an early one took 0.86 to
+# 0.93 of two passes' time on an H100 at 4096 keys; today's takes 0.76 to 0.82 on an H200 at 4096 and 16384. Its additions
+# can even come in a fixed order, so that the result is the same every time (section 10 again): then it takes 0.76 to
+# 0.83, and that is what the library's `attention` runs for long calls on such a GPU. (These ratios are of head sizes 64
+# and 128.) The backward passes of cuDNN, NVIDIA's library, and of FlashAttention-4 *are* one pass that adds to $dQ$.
 # (`benchmarks/notes/attention.md` has all of them, and how we know it of cuDNN.) So one addition an element in a plain
 # Triton kernel loses, and atomics as such need not. No table shows what a result that is the same every time is worth
 # when you look for a mistake.
@@ -2622,36 +2622,35 @@ if rates:
     )
 
 # %% [markdown]
-# What follows is of the record of 2026-11-29, at head size 72 of the day before. A row "in any order" is ours with
-# `deterministic=False`. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
+# What follows is of the record of 2026-11-30. A row "in any order" is ours with `deterministic=False`, where that is
+# another kernel. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
 # Our time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | both in order | both in any order |
 # |---|---|---|---|---|---|---|
-# | 4096, 64 | 1.04 | 1.02 | 1.10 | 1.03 | 1.10 | 1.06 |
-# | 4096, 64, causal | 1.03 | 1.03 | 1.14 | 1.08 | 1.14 | 1.07 |
-# | 4096, 128 | 1.01 | 1.02 | 1.08 | 1.06 | 1.03 | 1.06 |
-# | 4096, 128, causal | 0.97 | 1.00 | 1.14 | 1.12 | 1.10 | 1.09 |
-# | 16384, 128 | 1.05 | 1.03 | 1.10 | 1.11 | 1.10 | 1.09 |
+# | 4096, 64 | 1.04 | 1.03 | 1.01 | 0.97 | 1.01 | 0.99 |
+# | 4096, 64, causal | 1.03 | 1.03 | 1.02 | 1.10 | 1.03 | 1.00 |
+# | 4096, 128 | 1.01 | 1.02 | 1.02 | 1.00 | 1.02 | 1.02 |
+# | 4096, 128, causal | 0.97 | 0.99 | 1.04 | 1.07 | 0.96 | 1.05 |
+# | 16384, 128 | 1.05 | 1.04 | 1.06 | 1.08 | 1.05 | 1.06 |
 #
-# So forward ours takes 3 % less to 5 % more in turn and up to 3 % more alone, and backward 8 to 14 % and 3 to 12 %
-# more. Backward the two do not do the same by default: ours gives the same bits in every run, and FlashAttention-4 adds
-# to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an order too; beside that ours takes 3
-# to 14 % more, and where both add in any order 6 to 9 % more. What the same bits cost is nothing to 6 % for ours, and
-# nothing to 5 % for FlashAttention-4. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an
-# error as large as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99
-# of its time forward and 1.06 backward, in turn (`python -m benchmarks beside_attention`; backward before the mend of
-# section 10).
+# So forward ours takes 3 % less to 5 % more in turn and 1 % less to 4 % more alone, and backward 1 to 6 % more in turn
+# and 3 % less to 10 % more alone. Backward the two do not do the same by default: ours gives the same bits in every run,
+# and FlashAttention-4 adds to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an order too;
+# beside that ours takes 4 % less to 5 % more, and where both may add in any order 1 % less to 6 % more. What the same
+# bits cost is 2 % less than nothing to 3 % for ours, and 1 % less than nothing to 8 % for FlashAttention-4. At 256
+# tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is wrong
+# is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99 of its time forward and 1.06 backward, in turn
+# (`python -m benchmarks beside_attention`).
 #
-# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.92 and, causal,
-# 0.90 of its time at 64, and 0.95 to 0.99 at 128; in any order 0.82 to 0.94, and 1.04 in the row of 4096, 64, where
-# FlashAttention-4 took 1602 us too, beside 1359 in the row before. Forward at 64 and 128 ours takes 0.86 to 0.98 of its
-# time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.86 of its time forward and
-# 0.68 backward, alone 0.83 and 0.75.
+# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.83 and, causal,
+# 0.80 of its time at 64, and 0.89 to 0.94 at 128; in any order 0.77 to 0.90. Forward at 64 and 128 ours takes 0.86 to
+# 0.95 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.86 of its time forward and
+# 0.69 backward, alone 0.84 and 0.75.
 #
 # FlexAttention takes 1.3 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
-# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 31 times as long forward. It
-# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.9 to 2.8 times ours: it rounds the
+# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 32 times as long forward. It
+# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.8 to 2.9 times ours: it rounds the
 # scores to bf16, and then it scales them. Scaling by a power of two, as at head size 64, is exact; other scales round
 # again. The others keep the scores in fp32. Section 10 has the ratios of every case.
 
@@ -3223,9 +3222,9 @@ print(
 )
 
 # %% [markdown]
-# The price is the waiting, so a good schedule lets programs come in the order in which they add: each begins its walk at
-# another block of queries. (This idea, and pairs of tiles under a causal mask, are from DASH, Qiang and others, 2026.)
-# The course's one pass does so, and still it lost at first: at 4096 tokens and head size 128 it took 1.02 times the time
+# The price is the waiting, so a good schedule lets programs come in the order in which they add: without a mask each
+# begins its walk at another block of queries. (This idea is from DASH, Qiang and others, 2026.) The course's one pass
+# does so, and still it lost at first: at 4096 tokens and head size 128 it took 1.02 times the time
 # of two passes, where additions in any order take 0.86. Hardly a program waited for its turn. The warp that adds was too
 # slow: it asked the counter, waited until its tile was in memory, and counted, one after the other, and that takes
 # longer than a turn of the loop. With two more warps, one that asks and one that counts, it took 0.87. **Before you
@@ -3234,6 +3233,43 @@ print(
 # Such programs wait in a circle: 1 for 2, 2 for 3, the last one for 1. So they all have to run at the same time. A
 # *cooperative launch* starts all programs of a kernel or none; without it two such kernels on one GPU, each with half of
 # its programs started, would wait for ever.
+#
+# **Under a causal mask** tiles are of many lengths, and programs take them from a counter in memory, the longest first, as
+# in FlashAttention-3. Blocks of keys add in the order of their numbers, and all walk from the last queries back, so that
+# each follows the one before. A tile waits only for tiles that were taken before it: no circle. *When* does a program
+# take its next tile? Asking the counter takes time, so at first it asked early, when it began the tile before. The cell
+# plays both ways for 8 heads of 4096 tokens in tiles of 128 keys, where nobody waits for anybody's additions.
+
+
+# %%
+def turns_until_done(tiles, programs, early):
+    """Whoever is free takes the next tile; `early`: when it begins the one before."""
+    coming, ends = iter(tiles), []
+    free = [(0, next(coming, 0) if early else None) for _ in range(programs)]
+    while free:
+        now, promised = heapq.heappop(free)
+        following = next(coming, 0)  # there may be none
+        turns = promised if early else following
+        ends.append(now + turns)
+        if turns:
+            heapq.heappush(free, (now + turns, following if early else None))
+    return max(ends)
+
+
+tiles = [turns for turns in range(32, 0, -1) for head in range(8)]
+late, early = (turns_until_done(tiles, 132, early) for early in (False, True))
+print(
+    f"shared evenly {sum(tiles) / 132:.0f} turns, taken when free {late}, early {early}"
+)
+
+# %% [markdown]
+# There are 256 tiles for 132 programs. Early, all but a few are promised in the first moment, the second half of them to
+# programs with the longest tiles before them, and who is done first finds nothing. On an H200 that kernel, head size 64
+# and additions in any order, took 1.34 times as long as one that asks the counter when it has asked for the last queries of a tile.
+# In order it costs more often, as those who follow wait for a tile that somebody holds and has not begun: 4 x 16 heads of
+# 4096, head size 128, took 1.10 times as long. **Take work when you can begin it.** (A model of who waits had been
+# written before the kernel, and had let programs take their tiles when they were free. It promised what the kernel
+# could not do. A model has to do what the code does.)
 #
 # ### What goes through shared memory
 # Shared memory has 32 banks. Words of 4 bytes that follow one another lie in banks that follow one another, and a bank
@@ -3307,7 +3343,8 @@ for what, places in {"as they come": (0, 1, 2, 3), "apart": (0, 2, 4, 6)}.items(
 #
 # **Count before you rewrite.** Before anybody had counted, machine code had shown a place where both groups wait while
 # nothing is asked for. A kernel was written that asks for its next scores there, and takes and adds its tiles in another
-# order; 10 to 16 % less were predicted. It took 1.06 of the time. (Why it is slower, and not only no faster, is not known.)
+# order; 10 to 16 % less were predicted. It took 1.06 of the time. (What is left of it today is the order of causal tiles,
+# above, with tiles taken late.)
 # A counter says in one run which unit is the fullest. FlashAttention-3 and -4 take 80 queries a turn at this head size
 # without a mask, which are fewer bytes for each FLOP; Triton's tiles are powers of two.
 #
@@ -3357,19 +3394,19 @@ Table(
 # | forward is 2.5 times slower than backward | not by its operators: the counts forbid it | doubt a time that is far from its count |
 # | buffers in fp32, cast at the store | right; p may be cast, the accumulator may not | ask of each buffer how often it is rounded |
 # | $dQ$ starts uninitialised and races | right, two separate faults | one writer for each element, or an atomic |
-# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. Whole tiles, added by the copy engine in a kernel with jobs for its warps: 0.82 to 0.91 of it on an H200, and in a fixed order 0.86 to 0.97 | count the additions, then measure the kernel that you would use |
+# | atomics kill performance | one addition an element in a plain Triton kernel: 1.3 to 1.75 times the time of two passes. Whole tiles, added by the copy engine in a kernel with jobs for its warps: 0.76 to 0.82 of it on an H200, and in a fixed order 0.76 to 0.83 | count the additions, then measure the kernel that you would use |
 # | compile hides a contiguity bug | right: it copies gradients into the usual layout | test backward in eager mode, transposed |
 # | SDPA is 34 times faster on a CPU | it is compared with a fallback | look at what the slow side really runs |
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
 # FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 0.97 to
-# 1.05 of its time forward in turn and 1.00 to 1.03 alone, and 1.08 to 1.14 backward in turn and 1.03 to 1.12 alone.
+# 1.05 of its time forward in turn and 0.99 to 1.04 alone, and 1.01 to 1.06 backward in turn and 0.97 to 1.10 alone.
 # Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where both keep an order, ours
-# takes 1.03 to 1.14, and where both add in any order 1.06 to 1.09. At 256 tokens, head size 72, cuDNN is the best peer,
-# and ours is ahead: 0.86 forward and 0.68 backward. FlashAttention-3 (Shah and others) was not measured, so no place
-# beside it is claimed. What makes our second rung fast is theirs and NVIDIA's: the TMA, jobs for warps, turns. The order
-# of its sums is DASH's.
+# takes 0.96 to 1.05, and where both may add in any order 0.99 to 1.06. At 256 tokens, head size 72, cuDNN is the best
+# peer, and ours is ahead: 0.86 forward and 0.69 backward. FlashAttention-3 (Shah and others) was not measured, so no
+# place beside it is claimed. What makes our second rung fast is theirs and NVIDIA's: the TMA, jobs for warps, turns,
+# tiles from a counter. That programs of a head begin apart is DASH's.
 
 # %% [markdown]
 # ## Questions

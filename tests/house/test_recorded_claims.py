@@ -594,8 +594,8 @@ def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
 def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
     says(FLASH, "FlexAttention takes 1.3 to 1.7 times the time of ours and is the fastest of the rest, after")
     says(FLASH, "after FlashAttention-4 and cuDNN, in all cases but one (forward at head size 72, where `flash` is).")
-    says(FLASH, "Eager takes 4 to 31 times as long forward", "missing at 16384 tokens")
-    says(FLASH, "errors are 1.9 to 2.8 times ours", "Of head sizes 64 and 128 **FlashAttention-4 is the best peer,")
+    says(FLASH, "Eager takes 4 to 32 times as long forward", "missing at 16384 tokens")
+    says(FLASH, "errors are 1.8 to 2.9 times ours", "Of head sizes 64 and 128 **FlashAttention-4 is the best peer,")
     eager, errors, flex = [], [], []
     for name, row in attention_rows().items():
         forward, head_size = "forward" in name, int(name.split(" x ")[3].split()[0])
@@ -612,8 +612,8 @@ def test_attention_stands_beside_its_peers_as_lesson_04_reads_the_figure():
             eager += [us["eager"] / row["value"]] * forward
             errors.append(row["error of eager"] / row["error of ours"])
     assert (round(min(flex), 1), round(max(flex), 1)) == (1.3, 1.7)
-    assert (round(min(eager)), round(max(eager))) == (4, 31)
-    assert (round(min(errors), 1), round(max(errors), 1)) == (1.9, 2.8)
+    assert (round(min(eager)), round(max(eager))) == (4, 32)
+    assert (round(min(errors), 1), round(max(errors), 1)) == (1.8, 2.9)
 
 
 def peers_us(row: dict) -> dict[str, float]:
@@ -633,30 +633,21 @@ def test_two_predictions_of_lesson_01_are_counted_by_the_record():
 
 
 def test_ours_and_cudnn_stand_as_lesson_04_says():
-    says(FLASH, "By these times backward ours takes 0.92 and, causal, 0.90 of its time at 64, and 0.95 to 0.99 at 128;")
-    says(
-        FLASH,
-        "in any order 0.82 to 0.94, and 1.04 in the row of 4096, 64,",
-        "Forward at 64 and 128 ours takes 0.86 to 0.98 of its time.",
-    )
+    says(FLASH, "By these times backward ours takes 0.83 and, causal, 0.80 of its time at 64, and 0.89 to 0.94 at 128;")
+    says(FLASH, "in any order 0.77 to 0.90.", "Forward at 64 and 128 ours takes 0.86 to 0.95 of its time.")
     says(FLASH, "At 256 tokens, head size 72, cuDNN is the best peer")
-    says(FLASH, "0.86 of its time forward and 0.68 backward, alone 0.83 and 0.75.")
-    says(FLASH, "ours is ahead: 0.86 forward and 0.68 backward.")
+    says(FLASH, "0.86 of its time forward and 0.69 backward, alone 0.84 and 0.75.")
+    says(FLASH, "ours is ahead: 0.86 forward and 0.69 backward.")
     over = {name.replace("bf16 ", ""): row["value"] / row["cudnn us"] for name, row in whole_rows("attention").items()}
     back = [ratio for name, ratio in over.items() if name.startswith("attention backward 4")]
-    assert [round(ratio, 2) for ratio in back[:2]] == [0.92, 0.90]
-    assert (round(min(back[2:]), 2), round(max(back[2:]), 2), len(back)) == (0.95, 0.99, 5)
+    assert [round(ratio, 2) for ratio in back[:2]] == [0.83, 0.80]
+    assert (round(min(back[2:]), 2), round(max(back[2:]), 2), len(back)) == (0.89, 0.94, 5)
     free = [ratio for name, ratio in over.items() if "any order" in name]
-    assert [round(ratio, 2) for ratio in (min(free), sorted(free)[-2], max(free))] == [0.82, 0.94, 1.04]
-    says(FLASH, "where FlashAttention-4 took 1602 us too, beside 1359 in the row before.")
-    rows = [
-        whole_rows("attention")[f"attention backward{way} bf16 4 x 16 x 4096 x 64"] for way in (" in any order", "")
-    ]
-    assert [round(row["flash 4 us"]) for row in rows] == [1602, 1359] and len(free) == 5
+    assert (round(min(free), 2), round(max(free), 2), len(free)) == (0.77, 0.90, 3)
     small = [whole_rows("attention")[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
-    assert [(round(row["ratio"], 2), round(row["ratio alone"], 2)) for row in small] == [(0.86, 0.83), (0.68, 0.75)]
+    assert [(round(row["ratio"], 2), round(row["ratio alone"], 2)) for row in small] == [(0.86, 0.84), (0.69, 0.75)]
     forward = [ratio for name, ratio in over.items() if name.startswith("attention forward 4")]
-    assert (round(min(forward), 2), round(max(forward), 2), len(forward)) == (0.86, 0.98, 5)
+    assert (round(min(forward), 2), round(max(forward), 2), len(forward)) == (0.86, 0.95, 5)
 
 
 def test_the_figure_of_lesson_04_has_a_marker_and_a_colour_for_every_kernel():
