@@ -3263,13 +3263,13 @@ print(
 )
 
 # %% [markdown]
-# There are 256 tiles for 132 programs. Early, all but a few are promised in the first moment, the second half of them to
-# programs with the longest tiles before them, and who is done first finds nothing. On an H200 that kernel, head size 64
-# and additions in any order, took 1.34 times as long as one that asks the counter when it has asked for the last queries of a tile.
-# In order it costs more often, as those who follow wait for a tile that somebody holds and has not begun: 4 x 16 heads of
-# 4096, head size 128, took 1.10 times as long. **Take work when you can begin it.** (A model of who waits had been
-# written before the kernel, and had let programs take their tiles when they were free. It promised what the kernel
-# could not do. A model has to do what the code does.)
+# There are 256 tiles for 132 programs. Early, all of them are promised in the first moment, and the second half to
+# programs with the longest tiles before them; who is done first finds nothing. On an H200 that kernel, head size 64 and
+# additions in any order, took 1.34 times as long as one that asks the counter when it has asked for the last queries
+# of a tile. In order it costs more often, as those who follow wait for a tile that somebody holds and has not begun: 4 x
+# 16 heads of 4096, head size 128, took 1.10 times as long. **Take work when you can begin it.** (A model of who waits
+# had been written before the kernel, and had let programs take their tiles when they were free. It promised what the
+# kernel could not do. A model has to do what the code does.)
 #
 # ### What goes through shared memory
 # Shared memory has 32 banks. Words of 4 bytes that follow one another lie in banks that follow one another, and a bank
