@@ -24,8 +24,8 @@ second ones.
 
 dq of a block of queries is a sum over programs, in fp32: the copy engine adds a tile of it in the L2 cache (TMA reduce,
 `cp.reduce.async.bulk.tensor`), so no tile is read back. Two small kernels stand around this one (sums.py): `prepare`
-makes shift, delta and zeros for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, which short
-sequences do not earn back.
+makes shift, delta and zeros for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, 10 in order,
+which short sequences do not earn back.
 
 PARTS: where tiles are too few for a GPU, so many programs share the query heads of a tile. To all but who fetches k and
 v each part is a head of keys of its own, with fewer query heads. Its dk and dv are sums in fp32, which leave through
@@ -157,8 +157,8 @@ def _told(number):
     return gl.inline_asm_elementwise(_OF_LANE_0, "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
 
 
-# A number that the compiler does not know: what it would make of it before a loop it makes in every turn, as there are
-# no registers for it.
+# A number that the compiler does not know: what follows from it is worked out in every turn, and not kept from before the
+# loop, for which there are no registers.
 _NOW = gl.constexpr("mov.b32 $0, $1;")
 
 
@@ -367,9 +367,10 @@ def _add(
                     place = arrived(dq_rings[half], turn)
                     desc, tile = dq[half]
                     eight = j * (BLOCK_M // 8)
-                    coord = [row, eight, 0, 0, half * MAIN]
-                    if REST == 0:
-                        coord = [row, eight, 0, 0, half * 64] if MAIN == 128 else [row, eight + half * 8, 0, 0, 0]
+                    if REST or MAIN == 128:
+                        coord = [row, eight, 0, 0, half * (MAIN if REST else 64)]
+                    else:
+                        coord = [row, eight + half * 8, 0, 0, 0]
                     if ORDERED:
                         _add_tile(desc, coord, tile.index(place), _before(j, end, block, in_round, CAUSAL) == 0)
                     else:
