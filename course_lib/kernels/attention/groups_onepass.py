@@ -157,7 +157,7 @@ def _told(number):
     return gl.inline_asm_elementwise(_OF_LANE_0, "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
 
 
-# A number that the compiler does not know: what follows from it is worked out in every turn, and not kept from before the
+# A number that the compiler does not know: what follows from it is worked out in every turn, not kept from before the
 # loop, for which there are no registers.
 _NOW = gl.constexpr("mov.b32 $0, $1;")
 
