@@ -41,11 +41,12 @@ def said() -> str:
     far = "; ".join(_far(kind, [row for row in rows if _kind(row) == kind]) for kind in dict.fromkeys(map(_kind, rows)))
     refused = ", ".join(f"{row['name']} ({row['refused']})" for row in _rows() if "refused" in row)
     machines = dict.fromkeys(map(_machine, found.values()))
-    dates = " and ".join(sorted({entry["date"] for entry in found.values()}))
+    # A row that was kept when others of its section were measured again has a date of its own.
+    dates = sorted({row.get("date", entry["date"]) for entry in found.values() for row in entry["rows"]})
     stale = " and ".join(f"`{section}`" for section in SECTIONS if recorded.is_stale(section, device))
     return (
         f"Around the table: {len(rows)} rows at other shapes, each over its best peer ({command}; "
-        f"{'; '.join(machines)}, {dates}). {sum(one <= 1 for one in ratios)} are at most 1, "
+        f"{'; '.join(machines)}, {' and '.join(sorted(dates))}). {sum(one <= 1 for one in ratios)} are at most 1, "
         f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far or 'none'}. "
         f"Refused: {refused or 'none'}." + (f" The code behind {stale} has changed since." if stale else "")
     )

@@ -2022,10 +2022,10 @@ for row in one_pass:
 # One-pass kernels that are built well do not lose like that. The course tried one in which the TMA (a unit of Hopper
 # GPUs, such as the H100 and H200, that copies whole tiles) does the adding: 1.12 to 1.13 times the time of two passes.
 # Written in Gluon, the language below Triton's, with jobs for the warps (both in section 10), an early one took 0.86 to
-# 0.93 of two passes' time on an H100 at 4096 keys; today's takes 0.76 to 0.82 on an H200 at 4096 and 16384. Its additions
-# can even come in a fixed order, so that the result is the same every time (section 10 again): then it takes 0.76 to
-# 0.83, and that is what the library's `attention` runs for long calls on such a GPU. (These ratios are of head sizes 64
-# and 128.) The backward passes of cuDNN, NVIDIA's library, and of FlashAttention-4 *are* one pass that adds to $dQ$.
+# 0.93 of two passes' time on an H100 at 4096 keys; today's takes 0.76 to 0.82 on an H200 at 4096. Its additions can even
+# come in a fixed order, so that the result is the same every time (section 10 again): then it takes 0.76 to 0.83, and
+# that is what the library's `attention` runs for long calls on such a GPU. (These ratios are of head sizes 64 and 128.)
+# The backward passes of cuDNN, NVIDIA's library, and of FlashAttention-4 *are* one pass that adds to $dQ$.
 # (`benchmarks/notes/attention.md` has all of them, and how we know it of cuDNN.) So one addition an element in a plain
 # Triton kernel loses, and atomics as such need not. No table shows what a result that is the same every time is worth
 # when you look for a mistake.
@@ -2623,8 +2623,8 @@ if rates:
 
 # %% [markdown]
 # What follows is of the record of 2026-11-30. A row "in any order" is ours with `deterministic=False`, where that is
-# another kernel. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**, backward the faster of its two ways.
-# Our time over its, 16 heads and a batch of 4:
+# another kernel. Of head sizes 64 and 128 **FlashAttention-4 is the best peer, forward and backward, in all cases**,
+# backward the faster of its two ways. Our time over its, 16 heads and a batch of 4:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | both in order | both in any order |
 # |---|---|---|---|---|---|---|
@@ -2635,13 +2635,12 @@ if rates:
 # | 16384, 128 | 1.05 | 1.04 | 1.06 | 1.08 | 1.05 | 1.06 |
 #
 # So forward ours takes 3 % less to 5 % more in turn and 1 % less to 4 % more alone, and backward 1 to 6 % more in turn
-# and 3 % less to 10 % more alone. Backward the two do not do the same by default: ours gives the same bits in every run,
-# and FlashAttention-4 adds to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an order too;
-# beside that ours takes 4 % less to 5 % more, and where both may add in any order 1 % less to 6 % more. What the same
-# bits cost is 2 % less than nothing to 3 % for ours, and 1 % less than nothing to 8 % for FlashAttention-4. At 256
-# tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is wrong
-# is not timed. At 4096 tokens and 72 it was right, and ours takes 0.99 of its time forward and 1.06 backward, in turn
-# (`python -m benchmarks beside_attention`).
+# and 3 % less to 10 % more alone. Backward the two do not do the same by default: ours gives the same bits in every
+# run, and FlashAttention-4 adds to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an
+# order too; beside that ours takes 4 % less to 5 % more, and where both may add in any order 1 % less to 6 % more. The
+# same bits cost ours -2 to 3 %, and FlashAttention-4 -1 to 8 %. At 256 tokens, head size 72, it has no time: its $dQ$
+# was wrong there, with an error as large as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was
+# right, and ours takes 0.99 of its time forward and 1.06 backward, in turn (`python -m benchmarks beside_attention`).
 #
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.83 and, causal,
 # 0.80 of its time at 64, and 0.89 to 0.94 at 128; in any order 0.77 to 0.90. Forward at 64 and 128 ours takes 0.86 to
@@ -3230,7 +3229,7 @@ print(
 # longer than a turn of the loop. With two more warps, one that asks and one that counts, it took 0.87. **Before you
 # change a schedule, find out who waits, and for what.**
 #
-# Such programs wait in a circle: 1 for 2, 2 for 3, the last one for 1. So they all have to run at the same time. A
+# Without a mask programs wait in a circle: 1 for 2, 2 for 3, the last one for 1. So all have to run at the same time. A
 # *cooperative launch* starts all programs of a kernel or none; without it two such kernels on one GPU, each with half of
 # its programs started, would wait for ever.
 #
@@ -3245,14 +3244,14 @@ print(
 def turns_until_done(tiles, programs, early):
     """Whoever is free takes the next tile; `early`: when it begins the one before."""
     coming, ends = iter(tiles), []
-    free = [(0, next(coming, 0) if early else None) for _ in range(programs)]
+    free = [(0, next(coming) if early else 0) for _ in range(programs)]
     while free:
-        now, promised = heapq.heappop(free)
-        following = next(coming, 0)  # there may be none
-        turns = promised if early else following
-        ends.append(now + turns)
+        now, held = heapq.heappop(free)
+        taken = next(coming, 0)  # 0: there is none
+        turns, held = (held, taken) if early else (taken, 0)
         if turns:
-            heapq.heappush(free, (now + turns, following if early else None))
+            heapq.heappush(free, (now + turns, held))
+            ends.append(now + turns)
     return max(ends)
 
 
@@ -3263,13 +3262,13 @@ print(
 )
 
 # %% [markdown]
-# There are 256 tiles for 132 programs. Early, all of them are promised in the first moment, and the second half to
-# programs with the longest tiles before them; who is done first finds nothing. On an H200 that kernel, head size 64 and
-# additions in any order, took 1.34 times as long as one that asks the counter when it has asked for the last queries
-# of a tile. In order it costs more often, as those who follow wait for a tile that somebody holds and has not begun: 4 x
-# 16 heads of 4096, head size 128, took 1.10 times as long. **Take work when you can begin it.** (A model of who waits
-# had been written before the kernel, and had let programs take their tiles when they were free. It promised what the
-# kernel could not do. A model has to do what the code does.)
+# There are 256 tiles for 132 programs. If each takes its next tile early, all tiles are taken in the first moment, and the
+# last 124 belong to programs that are still at the longest ones. A program that is done first finds no tile. The cell
+# says 1.5. On an H200, head size 64 and additions in any order, the kernel that took tiles early took 1.34 times as long
+# as one that asks the counter when it has asked for the last queries of a tile. In order, many heads lose too, as
+# programs wait for a tile that somebody has taken and not begun: 4 x 16 heads of 4096, head size 128, took 1.10 times as
+# long. **Take work when you can begin it.** (A model of who waits had been written before the kernel. In it programs
+# took a tile when they were free, so it promised what the kernel could not do. A model has to do what the code does.)
 #
 # ### What goes through shared memory
 # Shared memory has 32 banks. Words of 4 bytes that follow one another lie in banks that follow one another, and a bank
@@ -3343,8 +3342,8 @@ for what, places in {"as they come": (0, 1, 2, 3), "apart": (0, 2, 4, 6)}.items(
 #
 # **Count before you rewrite.** Before anybody had counted, machine code had shown a place where both groups wait while
 # nothing is asked for. A kernel was written that asks for its next scores there, and takes and adds its tiles in another
-# order; 10 to 16 % less were predicted. It took 1.06 of the time. (What is left of it today is the order of causal tiles,
-# above, with tiles taken late.)
+# order; 10 to 16 % less were predicted. It took 1.06 of the time. (Two things of it are in the library today, both above:
+# tiles from a counter, taken late, and blocks of keys that add in the order of their numbers.)
 # A counter says in one run which unit is the fullest. FlashAttention-3 and -4 take 80 queries a turn at this head size
 # without a mask, which are fewer bytes for each FLOP; Triton's tiles are powers of two.
 #

@@ -76,6 +76,7 @@ def test_every_tile_comes_once_and_each_has_a_place_in_the_order(shape, causal, 
             assert not causal or before == len(here), "it would wait for a tile that is taken later"
             here.append(before)
     assert len(seen) == -(-n_k // ROWS) * batch * kv_heads
+    assert takes(shape, causal, block_m, together, programs=programs), "nobody waits for ever"
     for b, h, j in itertools.product(range(batch), range(kv_heads), range(-(-n_q // block_m))):
         want = sum(sees(j, n, n_q, n_k, causal, block_m) for n in range(-(-n_k // ROWS)))
         assert sorted(places.get((b, h, j), [])) == list(range(want)), "each adds at a place of its own"
@@ -126,7 +127,7 @@ def takes(shape, causal, block_m, together, early=False, programs=132):
 def test_few_wait_at_the_tables_own_size(key):
     """4 x 16 heads of 4096."""
     (_, causal), entry = key, IN_ORDER[key]
-    assert takes((4, 16, 4096, 4096), causal, entry.block, entry.together) < 1.2
+    assert takes((4, 16, 4096, 4096), causal, entry.block, entry.together) < 1.08
 
 
 def test_tiles_that_are_taken_early_are_waited_for():

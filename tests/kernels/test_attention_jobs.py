@@ -1,6 +1,7 @@
 """Attention's kernels with jobs for their warps, carried out by the host: right whoever comes first."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from course_lib.device import TIER
+from course_lib.interpreter.jobs import Run
 from course_lib.interpreter.tiles import Int
 from course_lib.kernels.attention import groups_dkdv, groups_forward, groups_onepass, groups_tiles, sums
 from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups
@@ -271,11 +273,44 @@ def test_what_a_kernel_forgets_is_seen(fault, paper):
     assert says is None or says in found[0], found
 
 
+def test_a_tile_is_taken_when_the_last_one_is_fetched(paper, monkeypatch):
+    """Sooner it would be right all the same, and held by who is still at work."""
+    came = []
+
+    def fetch(run, *args, _true=Run._fetch):
+        came.append("fetch")
+        return _true(run, *args)
+
+    monkeypatch.setattr(Run, "_fetch", fetch)
+    monkeypatch.setitem(ASM, groups_onepass._TAKE.value, lambda *args: came.append("take") or taken(*args))
+    q, k, v, do = four(1, 2, 2, 300, 600, 64, torch.float16)
+    want = oracle(q, k, v, do, causal=True)
+    for in_order in (True, False):
+        came.clear()
+        paper(0, at_once=1)  # so the first program has all 10 tiles
+        one_pass(q, k, v, do, True, in_order, want)
+        takes = [i for i, what in enumerate(came) if what == "take"]
+        assert min(later - sooner for sooner, later in pairwise(takes[:11])) > 4, "q, do, shift and delta come between"
+
+
+@CAUSAL
+@pytest.mark.parametrize("in_order", [True, False], ids=["in order", "in any order"])
+def test_programs_begin_together_where_they_wait_in_a_circle(causal, in_order, monkeypatch):
+    asked = []
+    monkeypatch.setattr(groups_onepass, "multiprocessors", lambda device: MULTIPROCESSORS)
+    monkeypatch.setattr(groups_onepass, "launch", lambda kernel, grid, *args, **options: asked.append(options))
+    q, k, v, do = four(1, 1, 1, 130, 300, 64, torch.float16)
+    one_pass(q, k, v, do, causal, in_order, oracle(q, k, v, do, causal=causal))
+    assert [options.get("launch_cooperative_grid", False) for options in asked] == [in_order and not causal]
+
+
 def test_a_program_waits_for_none_that_has_not_begun(paper):
-    """Whatever else holds multiprocessors, those that run come to an end. Without a mask all of them are there at once:
-    a cooperative launch."""
+    """Causal: whatever else holds multiprocessors, those that run come to an end. Without a mask they do not."""
     q, k, v, do = four(2, 2, 2, 640, 640, 64, torch.float16)
     want = oracle(q, k, v, do, causal=True)
     for at_once in (1, 2, 3):
         paper(0, at_once=at_once)
         assert_near(one_pass(q, k, v, do, True, True, want), want, ("dq", "dk", "dv"))
+    paper(0, at_once=1)
+    with pytest.raises(AssertionError, match="wait for ever"):
+        one_pass(q, k, v, do, False, True, oracle(q, k, v, do))

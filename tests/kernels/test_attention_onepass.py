@@ -31,16 +31,8 @@ HALVES = pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=["
 KEYS = sorted(ONE_PASS)
 TABLES = {True: IN_ORDER, False: ONE_PASS}  # deterministic
 EACH = [(*key, wish) for wish, table in TABLES.items() for key in sorted(table)]
-# Bytes a thread, with either Triton, mostly around the loops: in those of blocks that are seen whole next to nothing.
-SPILLS = {
-    (16, False, True): 40, (16, False, False): 40, (16, True, True): 100, (16, True, False): 100,
-    (32, False, True): 80, (32, False, False): 80, (32, True, True): 120, (32, True, False): 120,
-    (48, False, True): 100, (48, False, False): 100, (48, True, True): 220, (48, True, False): 220,
-    (64, False, True): 120, (64, False, False): 120, (64, True, True): 220, (64, True, False): 200,
-    (80, False, True): 40, (80, False, False): 40, (80, True, True): 160, (80, True, False): 160,
-    (96, False, True): 40, (96, False, False): 40, (96, True, True): 180, (96, True, False): 160,
-    (128, False, True): 64, (128, False, False): 64, (128, True, True): 380, (128, True, False): 160,
-}  # fmt: skip
+# Bytes a thread, with either Triton: half as many again as it was, or 24.
+SPILLS = {(64, False, True): 56, (64, False, False): 104, (64, True, True): 88, (64, True, False): 120}
 HOPPER_HAS = 232448  # bytes of shared memory for a program
 
 
@@ -335,13 +327,26 @@ def compiled(D, causal, wish, whole=True, group=1, parts=1):
     return compile_kernel(one_pass_in_groups_kernel, signature, fixed, divisible_by_16=False, **options)
 
 
+def shortest_loops(sass: str) -> list[str]:
+    """Of all loops that make the products of a turn, 26 or more, the two shortest, one of each consumer: blocks of
+    queries that see all keys."""
+    lines = [line for line in sass.splitlines() if re.search(r"/\*[0-9a-f]{4,5}\*/", line)]
+    at = {int(re.search(r"/\*([0-9a-f]{4,5})\*/", line)[1], 16): i for i, line in enumerate(lines)}
+    jumps = [(i, re.search(r"\bBRA 0x([0-9a-f]+)", line)) for i, line in enumerate(lines)]
+    back = [(at[int(to[1], 16)], i) for i, to in jumps if to and at.get(int(to[1], 16), i) < i]
+    loops = ["\n".join(lines[begin : end + 1]) for begin, end in back]
+    return sorted((loop for loop in loops if loop.count("HGMMA") >= 26), key=len)[:2]
+
+
 @pytest.mark.parametrize(
     "key", [pytest.param(key, marks=[pytest.mark.slow] if key[1] or not key[2] else []) for key in EACH], ids=str
 )
 def test_every_configuration_compiles_and_fits(key):
     got = compiled(*key)
     assert got.shared_bytes <= HOPPER_HAS and got.registers == 168, str(got)
-    assert got.spills_bytes <= SPILLS[key], str(got)
+    assert got.spills_bytes <= SPILLS.get(key, 24), str(got)
+    for loop in shortest_loops(got.sass):
+        assert not re.search(r"\b(LDL|STL)\b", loop), "of what lies in local memory nothing is asked for in every turn"
     assert got.instructions["wgmma"] and got.instructions["tma"], str(got)
     assert "cp.reduce.async.bulk.tensor" in got.ptx, "it is the copy engine that adds"
     counters = ("red.release.gpu" in got.ptx, "ld.acquire.gpu" in got.ptx)

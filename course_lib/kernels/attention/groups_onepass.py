@@ -17,15 +17,16 @@ The parts of dq: half of 128 columns, half of the rows where columns are 64 or f
 dq comes a turn late: a consumer then never waits for the ds that its neighbour is just making. They meet at a barrier
 that each passes a turn after it arrived there. Every ds has two places, and so has dq on its way out.
 
-Tiles are taken, not given: as many programs as multiprocessors, and whoever is done takes the next number from a
-counter in global memory. The warp that fetches does so when it has asked for the last block of a tile, no sooner, and
-tells the other jobs. Of TOGETHER heads all first blocks of keys come first, the longest under a causal mask, then all
-second ones.
+There are as many programs as multiprocessors. They take tiles from a counter in global memory: the warp that fetches
+takes the next number when it has asked for the last block of a tile, no sooner, and tells the other jobs. (In order,
+without a mask, tiles are dealt: below.) Of TOGETHER heads all first blocks of keys come first, the longest under a
+causal mask, then all second ones.
 
 dq of a block of queries is a sum over programs, in fp32: the copy engine adds a tile of it in the L2 cache (TMA reduce,
 `cp.reduce.async.bulk.tensor`), so no tile is read back. Two small kernels stand around this one (sums.py): `prepare`
-makes shift, delta and zeros for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, 10 in order,
-which short sequences do not earn back.
+makes shift, delta and zeros for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, which short
+sequences do not earn back, and 10 where the first of the sums is written: in order, but for causal calls of more
+queries than keys, some of which see none.
 
 PARTS: where tiles are too few for a GPU, so many programs share the query heads of a tile. To all but who fetches k and
 v each part is a head of keys of its own, with fewer query heads. Its dk and dv are sums in fp32, which leave through
@@ -34,8 +35,8 @@ the places of dq; `finish` adds them, always in the same order.
 In any order, programs add as they come: in fp32 the last bits differ from run to run.
 
 ORDERED: the same bits on every run. A counter for each block of queries says how many blocks of keys have added, and
-each waits for its place. The first has nothing to add to and writes, so that dq needs no zeros. What matters is that
-nobody waits for long, and that the warp that adds has nothing else to do:
+each waits for its place. The first has nothing to add to and writes. What matters is that nobody waits for long, and
+that the warp that adds has nothing else to do:
 
     causal     blocks of keys add in the order of their numbers, and all walk from the last queries back, so the n-th
                follows the one before a turn or two behind. A tile waits only for tiles that were taken before it:
@@ -153,7 +154,7 @@ _OF_LANE_0 = gl.constexpr("shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;")
 
 
 @gluon.jit
-def _told(number):
+def _of_lane_0(number):
     return gl.inline_asm_elementwise(_OF_LANE_0, "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
 
 
@@ -180,6 +181,7 @@ def _tell(tiles, step, number):
 
 @gluon.jit
 def _hear(tiles, step, WARPS: gl.constexpr):
+    """Any other job, of so many warps: the number of its next tile."""
     ring, numbers = tiles
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     place = arrived(ring, step)
@@ -201,7 +203,7 @@ def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: 
     block, head = among // heads, group * TOGETHER + among % heads
     first, full, end = query_range(block * (2 * HALF), n_q, n_k, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.cdiv(end, BLOCK_M)
-    first = first // BLOCK_M
+    first = first // BLOCK_M  # before the end: the last query sees all keys
     programs = gl.num_programs(0)
     to_start = number // programs * programs - (number - among) - among % heads  # of the round, from the head's first
     a = gl.maximum(gl.cdiv(to_start, heads), 0)
@@ -212,8 +214,8 @@ def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: 
 @gluon.jit
 def _nth(i, first, end, block, in_round, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
     """Of a walk over blocks of queries. In order, causal, all begin with the last, where blocks of keys follow one
-    another; without a mask those of a round begin as far from each other as they can. In any order each begins at its
-    own diagonal, so that few programs add to the same dq at once."""
+    another; without a mask those of a round begin as far from each other as they can. In any order all begin with the
+    first that they have, causal at their own diagonals, so that few programs add to the same dq at once."""
     if ORDERED:
         if CAUSAL:
             i = first + end - 1 - i
@@ -270,7 +272,7 @@ def _produce(
     TAKEN: gl.constexpr = CAUSAL or not ORDERED
     BYTES: gl.constexpr = 2 * BLOCK_M * (MAIN + REST) + 4 * BLOCK_M
     turn, step = 0, 0
-    number = _told(_asm(_TAKE, next_ptr, 1)) if TAKEN else gl.program_id(0)
+    number = _of_lane_0(_asm(_TAKE, next_ptr, 1)) if TAKEN else gl.program_id(0)
     _tell(tiles, step, number)
     while number < items:
         block, batch, kv_head, first, _full, end, in_round = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
@@ -288,13 +290,13 @@ def _produce(
                 turn += 1
                 if (member == 0) & (i == first):  # q and do come while dk and dv of the tile before leave
                     _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
-        # What is taken sooner is not there for a program that is done sooner.
+        # Not sooner: a tile that is held by a program still at work is not there for one that is free.
         coming = _asm(_TAKE, next_ptr, 1) if TAKEN else number + gl.num_programs(0)
         _bring_nothing(q_ring, turn)  # in the turn of the last dq
         _bring_nothing(do_ring, turn)
         turn += 1
         step += 1
-        number = _told(coming)
+        number = _of_lane_0(coming)
         _tell(tiles, step, number)
 
 
@@ -480,6 +482,7 @@ def _step(
     s = products(view(k, own, REST), q_tile, REST, S)  # (HALF, BLOCK_M)
     do_place = arrived(do_ring, turn)
     do_tile = view(do, do_place, REST)
+    # Where registers are left for it, v need not be read in every turn: 128 of 3,328 clocks of shared memory.
     IN_REGISTERS: gl.constexpr = MAIN == 64 and REST == 0 and not MASKED
     dp = products((v_held, v_held) if IN_REGISTERS else view(v, own, REST), do_tile, REST, S)
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])
@@ -548,7 +551,7 @@ def _consume(
                     WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, False,
                 )  # fmt: skip
                 turn += 1
-            if MASK and ORDERED:
+            if MASK and ORDERED:  # without a mask these are the last keys, of which queries do not matter
                 for i in range(first, plain):
                     dk, dv = _step(
                         dk, dv, v_held, tensors, rings, turn, (first + plain - 1 - i) * BLOCK_M, offs_n, n_k, diagonal,
@@ -697,7 +700,7 @@ def write_in_one_pass(
     """`room`: of sums.py. FLOP: 10 B H n_q n_k D, half of it causal."""
     sums, counts = sums_and_counts(room, q, k, blocks)
     of_parts = sums_of_parts(room, q, k, blocks) if blocks.parts > 1 else (dk, dv)
-    # In order the first tile of a head writes dq, so that zeros are for queries that see no key.
+    # In order whoever comes first to a block of queries writes, so that zeros are for those that see no key.
     zeros = not blocks.in_order or (causal and q.shape[2] > k.shape[2])
     prepare(sums, counts, shift, delta, do, q, o, l, dl, zeros, blocks.in_order)
     add_up(sums, counts, *of_parts, shift, delta, do, q, k, v, causal, scale, blocks)

@@ -119,7 +119,8 @@ def attention(
     allows the last bits of dq to differ from run to run; those of o, dk and dv never do.
     On an H100 or H200 many calls of many keys go backward in one pass, either way, and take 4 B H n_q D
     bytes for it (tuning.ONE_PASS and IN_ORDER). In order and not causal, that pass begins when as many multiprocessors
-    are free as it has programs, up to all of them; all others run beside another kernel, such as a collective.
+    are free as it has programs, up to all of them, also where a call that allows any order gets it (FASTER_IN_ORDER);
+    all others run beside another kernel, such as a collective.
     And the last bits of the gradients follow from the shapes of the whole batch and the number of multiprocessors.
     """
     _check(q, k, v, k_lengths)

@@ -2,11 +2,11 @@
 
 dk and dv are such sums too where programs share the query heads of a tile, here and in two passes.
 
-    prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq
+    prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq where nobody writes first
     finish     dq of its sums, dk and dv of the sums of their parts: added in order, scaled and rounded
 
-Bytes: prepare reads o and do and writes the sums, 8 B H n_q D; finish reads them and writes dq, 6 B H n_q D, and
-(8 parts + 4) B H_kv n_k D for dk and dv.
+Bytes: prepare reads o and do and writes zeros, 8 B H n_q D, 4 without; finish reads the sums and writes dq, 6 B H n_q
+D, and (8 parts + 4) B H_kv n_k D for dk and dv.
 """
 
 import torch

@@ -171,7 +171,8 @@ DQ_OF_FEW = {(64, False): Blocks(64, 64, 4, 3)}
 # (columns computed, causal) -> the backward pass in one: for calls that allow additions in any order, and for all
 # others; who allows any order gets them in order where only that fits. With k_lengths two passes stay. Measured on an
 # H200 at 512 to 16384 keys, causal at 1000 or more, and 128 to 2048 tiles; where 256 or 2048 tiles stand, fewer were
-# slower or not tried.
+# slower or not tried. Two steps are not clean: 64 columns lose 3 % in any order at 192 tiles, where 128 tiles gain 5
+# and 16 %, and causal, in order, 1 % at 1024 keys of 2048 tiles, where 128 tiles gain 8 %.
 ONE_PASS = {
     (16, False): OnePass(128, together=8, least=1024, tiles=2048),
     (16, True): OnePass(128, together=8, least=2048, tiles=2048),
@@ -204,8 +205,10 @@ IN_ORDER = {
     (128, False): OnePass(64, together=2, least=512, tiles=128, in_order=True),
     (128, True): OnePass(64, together=32, least=1000, tiles=128, in_order=True),
 }
-FASTER_IN_ORDER = (48, False), (128, False)  # any order took 1.04 times as long at 4 x 16 heads of 4096
-FULL_ROUNDS = 0.7  # of all places for programs; 0.73 is the least that was measured, and won
+# Any order took 1.03 and 1.04 times as long at 4 x 16 heads of 4096, and as long with 8 heads; with a mask at 128
+# columns 1.01 and 0.83.
+FASTER_IN_ORDER = (48, False), (128, False)
+FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
 # The interpreter gets blocks so small that short sequences have several, and not square ones.
@@ -346,13 +349,13 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     q, k, *_ = tensors
     if k_lengths is not None or q.shape[-1] % 4:  # rows of the sums of dq, in fp32, have to be in reach too
         return None
-    if capability(q.device) != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
+    if capability(q.device) != HOPPER:
         return None
     key = sum(split(q.shape[-1])), causal
-    in_order = _one_pass(IN_ORDER.get(key), causal, q, k)
-    if deterministic or torch.are_deterministic_algorithms_enabled() or (in_order and key in FASTER_IN_ORDER):
-        return in_order
-    return _one_pass(ONE_PASS.get(key), causal, q, k) or in_order
+    entry = in_order = _one_pass(IN_ORDER.get(key), causal, q, k)
+    if not (deterministic or torch.are_deterministic_algorithms_enabled() or (in_order and key in FASTER_IN_ORDER)):
+        entry = _one_pass(ONE_PASS.get(key), causal, q, k) or in_order
+    return entry if entry and all(map(aligned, tensors)) and gluon_is_known() else None
 
 
 def _one_pass(entry: OnePass | None, causal: bool, q: torch.Tensor, k: torch.Tensor) -> OnePass | None:
@@ -373,7 +376,8 @@ def _in_parts(entry: OnePass, parts: int) -> OnePass:
 
 
 def _crowded(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """In order: whether programs would come to the same dq at the same time, as there are too few blocks of queries."""
+    """In order: whether programs would come to the same dq at the same time, as there are too few blocks of queries.
+    Causal that was not measured since tiles are taken from a counter."""
     return q.shape[2] < k.shape[2]
 
 
