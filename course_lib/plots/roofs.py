@@ -49,6 +49,8 @@ def roofline(roofs, points=(), ax=None, *, title=None, device=""):
     for point in points:
         if not 0 < point.intensity < np.inf:
             raise ValueError(f"{point.label!r} has no place on a log axis: {point.work}")
+        if point.seconds is not None and not point.seconds > 0:
+            raise ValueError(f"{point.label!r} took {point.seconds:g} s: was something else at work? Measure it again.")
     ax = axes_or_new(ax, 7.0, 4.4)
     ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOP/byte)", ylabel="arithmetic rate")
     low, high = _roofline_range(roofs, points)

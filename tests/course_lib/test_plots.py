@@ -152,6 +152,11 @@ def test_a_point_without_arithmetic_is_refused_because_the_axis_is_logarithmic()
         plots.roofline(H200, [("copy", Work(0, 8), 1e-3)])
 
 
+def test_a_point_whose_time_is_a_difference_below_zero_is_refused():
+    with pytest.raises(ValueError, match="'backward' took -0.001 s: was something else at work?"):
+        plots.roofline(H200, [("backward", Work(8, 8), -1e-3)])
+
+
 def test_a_label_beside_the_right_edge_stands_nearest_to_its_own_marker():
     matmul, attention = Work(2 * 8192**3, 6 * 8192**2), Work(72 * 2**30, 72 * 2**23)
     points = [("copy", add(2**27), 380e-6), ("matmul 8192 x 8192", matmul, 1554e-6), ("attention", attention, 250e-6)]
