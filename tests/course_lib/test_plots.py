@@ -153,7 +153,7 @@ def test_a_point_without_arithmetic_is_refused_because_the_axis_is_logarithmic()
 
 
 def test_a_point_whose_time_is_a_difference_below_zero_is_refused():
-    with pytest.raises(ValueError, match="'backward' took -0.001 s: was something else at work?"):
+    with pytest.raises(ValueError, match=r"'backward' took -0\.001 s"):
         plots.roofline(H200, [("backward", Work(8, 8), -1e-3)])
 
 
