@@ -46,7 +46,7 @@ def said() -> str:
     stale = " and ".join(f"`{section}`" for section in SECTIONS if recorded.is_stale(section, device))
     return (
         f"Around the table: {len(rows)} rows at other shapes, each over its best peer ({command}; "
-        f"{'; '.join(machines)}, {' and '.join(sorted(dates))}). {sum(one <= 1 for one in ratios)} are at most 1, "
+        f"{'; '.join(machines)}, {' and '.join(dates)}). {sum(one <= 1 for one in ratios)} are at most 1, "
         f"{sum(one <= FAR for one in ratios)} at most {FAR}. Above {FAR}: {far or 'none'}. "
         f"Refused: {refused or 'none'}." + (f" The code behind {stale} has changed since." if stale else "")
     )

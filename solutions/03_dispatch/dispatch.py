@@ -980,9 +980,8 @@ predicted = {"transformer, forward, % of its roof": 50, "why": why}
 
 def passes_s(loss):
     """Seconds of the forward pass, and of the backward pass as the rest of both."""
-    for _ in range(
-        5
-    ):  # beside other work on the machine the rest may come out negative
+    # beside other work on the machine the rest may come out negative: again, then
+    for _ in range(5):
         forward = timed(loss).median_s
         both = timed(lambda: loss().backward()).median_s
         if both > forward:

@@ -1,6 +1,7 @@
 """What the benchmarks of several ranks make of measured times, and that they time nothing that is wrong."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from benchmarks import attention_in_ddp, collectives, multiprocessors, parallel, parallel_steps
 from benchmarks.against import Red
 from course_lib.distributed import RankFailed, launch
+from course_lib.kernels.attention import backward, tuning
 from course_lib.models.transformer import Sizes
 from course_lib.parallel import Buckets, Sharded
 
@@ -181,6 +183,21 @@ def test_steps_with_attention_in_each_way_are_timed_with_sending_and_without():
     rows = by_name(attention_in_ddp.rows(launch(attention_in_ddp.measured, 2, "gloo", args=(setting,))))
     assert set(rows) == {f"step, attention backward in {way}" for way in attention_in_ddp.WAYS}
     assert all(row["value"] > 0 and row["alone ms"] > 0 and row["low"] <= row["high"] for row in rows.values())
+
+
+def test_each_way_of_a_step_has_the_backward_pass_that_it_names(monkeypatch):
+    monkeypatch.setattr(tuning, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(tuning, "multiprocessors", lambda device: 132)
+    q = torch.empty(2, 16, 4096, 128, dtype=torch.bfloat16)
+    own, ran = SimpleNamespace(deterministic=None), []
+
+    def step(tokens):
+        found = backward.one_pass_for(False, None, own.deterministic, q, q, q)
+        ran.append(found and found.in_order)
+
+    for way in attention_in_ddp.WAYS:
+        attention_in_ddp._in_way(way, SimpleNamespace(blocks=[SimpleNamespace(attention=own)]), step, None)
+    assert ran == [True, False, None], "in order, in any order, in two passes"
 
 
 def test_every_variant_is_right_and_timed():

@@ -245,6 +245,11 @@ def test_the_wish_reaches_the_backward_pass_by_every_way(make, monkeypatch):
     assert asked == [True, True, False, False, False]
 
 
+def test_the_look_that_packed_attention_takes_first_leaves_nobody_out():
+    """It asks ONE_PASS from which length on, whatever the call allows."""
+    assert all(IN_ORDER[key].least >= ONE_PASS[key].least for key in KEYS if not key[1])
+
+
 def test_programs_share_query_heads_where_rounds_are_not_full(on_hopper):
     """132 programs at once."""
 

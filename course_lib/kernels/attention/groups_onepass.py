@@ -622,7 +622,8 @@ def one_pass_in_groups_kernel(
     fetched = k, v, q, do, shift, delta
     tensors = k, v, q, do, shift, delta, (ds0, ds1), (dq0, dq1)
     given = outs, tensors, rings, tiles, sizes, scale, scale_log2
-    # A constexpr that is given a second name becomes a number of the GPU's: hence every job is written out.
+    # A constexpr that is given a second name becomes a number of the GPU's, and in a sum of lists it is none any more:
+    # hence every job is written out, and both lists are.
     if ORDERED:
         gl.warp_specialize(
             [

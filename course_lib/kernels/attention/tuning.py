@@ -172,7 +172,7 @@ DQ_OF_FEW = {(64, False): Blocks(64, 64, 4, 3)}
 # others; who allows any order gets them in order where only that fits. With k_lengths two passes stay. Measured on an
 # H200 at 512 to 16384 keys, causal at 1000 or more, and 128 to 2048 tiles; where 256 or 2048 tiles stand, fewer were
 # slower or not tried. Two steps are not clean: 64 columns lose 3 % in any order at 192 tiles, where 128 tiles gain 5
-# and 16 %, and causal, in order, 1 % at 1024 keys of 2048 tiles, where 128 tiles gain 8 %.
+# and 16 %, and causal, in order, 1 % at 1024 keys of 2048 tiles, where 128 tiles gain 5 %.
 ONE_PASS = {
     (16, False): OnePass(128, together=8, least=1024, tiles=2048),
     (16, True): OnePass(128, together=8, least=2048, tiles=2048),
