@@ -27,25 +27,33 @@ def functions(programs):
         num_programs=lambda axis: Int(programs),
     )  # fmt: skip
     known = {"gl": words, "tl": words, "HALF": Int(64)}
-    for name in ("query_range", "_walk", "_nth", "_before"):
+    known["keys_of"] = lambda lengths, batch, n_k: n_k if lengths is None else Int(lengths[int(batch)])
+    for name in ("query_range", "_walk", "_nth", "_before", "_writes"):
         function = query_range if name == "query_range" else getattr(kernel, name)
         known[name] = types.FunctionType(function.fn.__code__, known)
-    return known["_walk"], known["_nth"], known["_before"]
+    return known["_walk"], known["_nth"], known["_before"], known["_writes"]
 
 
-def tiles(batch, kv_heads, n_q, n_k, causal, block_m, together, programs=132):
+def tiles(batch, kv_heads, n_q, n_k, causal, block_m, together, programs=132, lengths=None):
     """In the order in which they are taken, or dealt: (block of keys, batch, head of keys, of its blocks of queries in
     the order of its walk each with how many blocks of keys add before)."""
     items = -(-n_k // ROWS) * batch * kv_heads
-    programs = min(programs, items)
-    walk, nth, before = functions(programs)
-    sizes = tuple(map(Int, (kv_heads, n_q, n_k, items)))
+    programs, dealt = min(programs, items), is_dealt(causal, lengths)
+    walk, nth, before, writes = functions(programs)
+    sizes = *map(Int, (kv_heads, n_q, n_k, items)), lengths
     for number in map(Int, range(items)):
         block, b, h, first, plain, end, in_round = walk(number, sizes, causal, Int(block_m), Int(together))
-        assert first <= plain <= end
-        walked = [nth(i, first, end, block, in_round, causal, True) for i in map(Int, range(first, end))]
+        assert first <= plain <= end or lengths is not None and end == 0
+        walked = [nth(i, first, end, block, in_round, True, dealt) for i in map(Int, range(first, end))]
         assert sorted(walked) == list(range(first, end))
-        yield int(block), int(b), int(h), [(int(j), int(before(j, end, block, in_round, causal))) for j in walked]
+        begin, to = writes(end, block, in_round, dealt)
+        places = [(int(j), int(before(j, end, block, in_round, dealt))) for j in walked]
+        assert all((begin <= j < to) == (place == 0) for j, place in places), "the first writes, nobody else"
+        yield int(block), int(b), int(h), places
+
+
+def is_dealt(causal, lengths) -> bool:
+    return not causal and lengths is None
 
 
 SHAPES = [  # batch, heads of keys, queries, keys
@@ -63,22 +71,25 @@ SHAPES = [  # batch, heads of keys, queries, keys
 @pytest.mark.parametrize("programs", [1, 5, 132])
 @pytest.mark.parametrize("together", [1, 3, 16])
 @pytest.mark.parametrize("block_m", [64, 128])
+@pytest.mark.parametrize("padded", [False, True], ids=["", "lengths"])
 @pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_tile_comes_once_and_each_has_a_place_in_the_order(shape, causal, block_m, together, programs):
+def test_every_tile_comes_once_and_each_has_a_place_in_the_order(shape, causal, padded, block_m, together, programs):
     batch, kv_heads, n_q, n_k = shape
+    lengths = [(n_k, n_k // 2, 0)[b % 3] for b in range(batch)] if padded else None
     places, seen = {}, set()
-    for block, b, h, walked in tiles(*shape, causal, block_m, together, programs):
-        assert walked, "a tile that nobody sees"
+    for block, b, h, walked in tiles(*shape, causal, block_m, together, programs, lengths):
+        assert walked or (padded and block * ROWS >= lengths[b]), "a tile that nobody sees"
         seen.add((block, b, h))
         for j, before in walked:
             here = places.setdefault((b, h, j), [])
-            assert not causal or before == len(here), "it would wait for a tile that is taken later"
+            assert is_dealt(causal, lengths) or before == len(here), "it would wait for a tile that is taken later"
             here.append(before)
     assert len(seen) == -(-n_k // ROWS) * batch * kv_heads
-    assert takes(shape, causal, block_m, together, programs=programs), "nobody waits for ever"
+    assert takes(shape, causal, block_m, together, programs=programs, lengths=lengths), "nobody waits for ever"
     for b, h, j in itertools.product(range(batch), range(kv_heads), range(-(-n_q // block_m))):
-        want = sum(sees(j, n, n_q, n_k, causal, block_m) for n in range(-(-n_k // ROWS)))
+        blocks = -(-(lengths[b] if padded else n_k) // ROWS)
+        want = sum(sees(j, n, n_q, n_k, causal, block_m) for n in range(blocks))
         assert sorted(places.get((b, h, j), [])) == list(range(want)), "each adds at a place of its own"
 
 
@@ -87,14 +98,14 @@ def sees(j, block, n_q, n_k, causal, block_m) -> bool:
     return not causal or block * ROWS <= min((j + 1) * block_m, n_q) - 1 + n_k - n_q
 
 
-def takes(shape, causal, block_m, together, early=False, programs=132):
+def takes(shape, causal, block_m, together, early=False, programs=132, lengths=None):
     """Turns until all is done, over what they would be if nobody waited and all were equally busy. `early`: a tile is
     taken when the one before it is begun, and not when it is done."""
-    todo = list(tiles(*shape, causal, block_m, together, programs))
+    todo = list(tiles(*shape, causal, block_m, together, programs, lengths))
     turns = sum(len(walked) + TURNS_A_TILE for *_, walked in todo)
     programs = min(programs, len(todo))
     dealt = [iter(todo[number::programs]) for number in range(programs)]
-    coming = [iter(todo)] * programs if causal else dealt  # one list that all take from
+    coming = dealt if is_dealt(causal, lengths) else [iter(todo)] * programs  # one list that all take from
     promised = [next(coming[number], None) for number in range(programs)] if early else None
     before_it, at = [[] for _ in range(programs)], [0.0] * programs  # what is left of its tile, and the time it is at
     seen_at, waiting = {}, {}  # (batch, head, block of queries, additions) -> when seen; the program that waits for it
@@ -109,6 +120,10 @@ def takes(shape, causal, block_m, together, early=False, programs=132):
                 continue
             now += TURNS_A_TILE
             before_it[number] = [(*tile[1:3], *turn) for turn in tile[3]]
+            if not tile[3]:  # behind a length
+                at[number] = now
+                heapq.heappush(ready, (now, number))
+                continue
         *where, additions = before_it[number][0]
         if additions and (*where, additions) not in seen_at:
             waiting[*where, additions] = now, number

@@ -181,25 +181,30 @@ def test_dk_and_dv(shape, lengths, causal, paper):
         assert ran == [KERNELS[1]]
 
 
-def one_pass(q, k, v, do, causal, in_order, want, parts=1):
+def one_pass(q, k, v, do, causal, in_order, want, parts=1, lengths=None):
     D = q.shape[-1]
     table = IN_ORDER if in_order else ONE_PASS
     blocks = replace(table[sum(split(D)), causal], parts=parts, in_order=in_order)
     got, room = empty(q, k, v), sums.room(q, k, blocks).fill_(float("nan"))
     shift, delta = (x.fill_(float("nan")) for x in terms(want, do, D**-0.5))
     o, l = want["o"][0].to(q.dtype), want["l"][0].float()
-    write_in_one_pass(*got, shift, delta, room, do, q, k, v, o, l, None, causal, D**-0.5, blocks)
+    write_in_one_pass(*got, shift, delta, room, do, q, k, v, o, l, None, causal, D**-0.5, lengths, blocks)
     return got
 
 
-ONE_PASS_SHAPES = [  # and parts
-    (1, 2, 2, 200, 333, 128, 1),
-    (2, 4, 2, 333, 200, 64, 1),
-    (1, 4, 1, 257, 300, 64, 2),
-    (1, 4, 1, 70, 260, 128, 4),
-    (1, 2, 2, 257, 129, 72, 1),
-    (1, 3, 3, 300, 300, 48, 1),
-    (1, 1, 1, 70, 17, 96, 1),
+SOME_NONE = (333, 0, 150, 256)
+ONE_PASS_SHAPES = [  # and parts, and lengths
+    (1, 2, 2, 200, 333, 128, 1, None),
+    (2, 4, 2, 333, 200, 64, 1, None),
+    (1, 4, 1, 257, 300, 64, 2, None),
+    (1, 4, 1, 70, 260, 128, 4, None),
+    (1, 2, 2, 257, 129, 72, 1, None),
+    (1, 3, 3, 300, 300, 48, 1, None),
+    (1, 1, 1, 70, 17, 96, 1, None),
+    (4, 1, 1, 257, 333, 128, 1, SOME_NONE),
+    (4, 2, 1, 333, 333, 64, 1, SOME_NONE),
+    (4, 4, 1, 70, 333, 64, 2, SOME_NONE),
+    (4, 1, 1, 200, 333, 80, 1, SOME_NONE),
 ]
 
 
@@ -207,12 +212,13 @@ ONE_PASS_SHAPES = [  # and parts
 @CAUSAL
 @pytest.mark.parametrize("shape", ONE_PASS_SHAPES, ids=str)
 def test_one_pass(shape, causal, in_order, paper):
-    *sizes, parts = shape
-    q, k, v, do = four(*sizes, torch.float16)
-    want, bits = oracle(q, k, v, do, causal=causal), []
+    *sizes, parts, lengths = shape
+    padded = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
+    q, k, v, do = four(*sizes, torch.float16, lengths)
+    want, bits = oracle(q, k, v, do, causal=causal, k_lengths=padded), []
     for seed in range(3):
         ran = paper(seed)
-        bits.append(one_pass(q, k, v, do, causal, in_order, want, parts))
+        bits.append(one_pass(q, k, v, do, causal, in_order, want, parts, padded))
         assert_near(bits[-1], want, ("dq", "dk", "dv"))
         assert ran == [KERNELS[2]]
     if in_order:

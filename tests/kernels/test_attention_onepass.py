@@ -302,7 +302,7 @@ def test_anything_but_yes_or_no_is_refused_in_words(make):
         attention(q, k, v, deterministic=0)
 
 
-def compiled(D, causal, wish, whole=True, group=1, parts=1):
+def compiled(D, causal, wish, whole=True, group=1, parts=1, lengths=False):
     """What the compiler makes of the kernel; of `group` query heads a program has its part."""
     from course_lib.kernels.attention.groups import HALF, _layout, _plain
     from course_lib.kernels.attention.groups_onepass import _of_sums, one_pass_in_groups_kernel, settings
@@ -317,6 +317,8 @@ def compiled(D, causal, wish, whole=True, group=1, parts=1):
         columns = rest if one.endswith("_rest") else main
         if one in ("shift_desc", "delta_desc"):
             signature[one] = f"tensordesc<fp32[1, {entry.block}],{_plain()!r}>"
+        elif one == "lengths_ptr":
+            signature[one] = "*i32" if lengths else "constexpr"
         elif columns == 0:
             signature[one] = "constexpr"
         elif one.startswith("dq_"):
@@ -365,6 +367,14 @@ def test_every_configuration_compiles_and_fits(key):
 @pytest.mark.parametrize("key", EACH, ids=str)
 def test_tails_compile_and_fit_too(key):
     assert compiled(*key, whole=False).shared_bytes <= HOPPER_HAS
+
+
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, marks=[] if key == (128, True, True) else [pytest.mark.slow]) for key in EACH], ids=str
+)
+def test_lengths_compile_and_fit_too(key):
+    got = compiled(*key, whole=False, lengths=True)
+    assert got.shared_bytes <= HOPPER_HAS and got.registers == 168, str(got)
 
 
 @pytest.mark.parametrize(

@@ -330,8 +330,10 @@ def write_gradients(
     if isinstance(blocks, OnePass):
         from course_lib.kernels.attention.groups_onepass import write_in_one_pass  # Gluon need not be there
 
-        assert k_lengths is None, "one pass knows no lengths"
-        return write_in_one_pass(dq, dk, dv, shift, delta, sums, do, q, k, v, o, l, dl, causal, scale, blocks)
+        assert not same_lengths, "one pass knows no lengths of queries"
+        return write_in_one_pass(
+            dq, dk, dv, shift, delta, sums, do, q, k, v, o, l, dl, causal, scale, k_lengths, blocks
+        )  # fmt: skip
     of_dq = blocks_for("dq", causal, k_lengths, q, k, v)
     write_dq(dq, shift, delta, do, q, k, v, o, l, dl, causal, scale, k_lengths, of_dq, same_lengths)
     blocks = blocks or blocks_for("dkdv", causal, k_lengths, q, k, v, do, dk, dv)

@@ -13,10 +13,16 @@ import functools
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from course_lib.kernels.descriptors import make_context_current
+from course_lib.kernels.rings import sync
 
 __all__ = [
     "HALF",
@@ -24,6 +30,7 @@ __all__ = [
     "add_products",
     "allocate",
     "allocate_terms",
+    "cut",
     "descriptors",
     "fetch",
     "products",
@@ -145,6 +152,29 @@ def wait_for_all(acc, p, REST: gl.constexpr):
     else:
         main, p = warpgroup_mma_wait(0, deps=[main, p])
     return (main, rest), p
+
+
+@gluon.jit
+def _cut_rows(x, rows):
+    """Zeros behind the first `rows` rows of a tile in shared memory. What it holds before is written again: storing
+    zeros alone, 16 rows at a time, costs a barrier each and was slower."""
+    COLUMNS: gl.constexpr = x.shape[1]
+    EIGHTS: gl.constexpr = COLUMNS // 8  # of a row: 16 bytes a thread
+    BY: gl.constexpr = gl.BlockedLayout([1, 8], [32 // EIGHTS, EIGHTS], [4, 1], [1, 0])
+    inside = gl.arange(0, x.shape[0], gl.SliceLayout(1, BY)) < rows
+    values = x.load(BY)
+    x.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
+
+
+@gluon.jit
+def cut(x, rows, REST: gl.constexpr):
+    """Keys behind the length become zeros where they lie, in shared memory."""
+    main, rest = x
+    _cut_rows(main, rows)
+    if REST:
+        _cut_rows(rest, rows)
+    fence_async_shared()  # wgmma reads shared memory by another way than threads write it
+    sync()
 
 
 @functools.cache

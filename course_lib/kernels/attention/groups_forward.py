@@ -32,6 +32,7 @@ from course_lib.kernels.attention.groups import (
     HALF,
     add_products,
     allocate,
+    cut,
     descriptors,
     fetch,
     products,
@@ -103,29 +104,6 @@ def _scale(acc, factor, REST: gl.constexpr):
     if REST:
         rest = scale_rows(rest, factor)
     return main, rest
-
-
-@gluon.jit
-def _cut_rows(x, rows):
-    """Zeros behind the first `rows` rows of a tile in shared memory. What it holds before is written again: storing
-    zeros alone, 16 rows at a time, costs a barrier each and was slower."""
-    COLUMNS: gl.constexpr = x.shape[1]
-    EIGHTS: gl.constexpr = COLUMNS // 8  # of a row: 16 bytes a thread
-    BY: gl.constexpr = gl.BlockedLayout([1, 8], [32 // EIGHTS, EIGHTS], [4, 1], [1, 0])
-    inside = gl.arange(0, x.shape[0], gl.SliceLayout(1, BY)) < rows
-    values = x.load(BY)
-    x.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
-
-
-@gluon.jit
-def _cut(x, rows, REST: gl.constexpr):
-    """Keys of a block behind the length become zeros where they lie. All groups do it: what they write is the same."""
-    main, rest = x
-    _cut_rows(main, rows)
-    if REST:
-        _cut_rows(rest, rows)
-    fence_async_shared()  # wgmma reads shared memory by another way than threads write it
-    sync()
 
 
 @gluon.jit
@@ -241,7 +219,7 @@ def _consume(
         s = products(q, k, REST, S)
         if PADDED:  # a probability of 0 hides no NaN; the tensor cores are busy meanwhile
             if end * BLOCK_N > n_valid:
-                _cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
+                cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
         s = warpgroup_mma_wait(0, deps=[s])
         release(k_ring, turn)
         p, row_max, _correction = block_softmax(

@@ -75,6 +75,7 @@ from course_lib.kernels.attention.groups import (
     add_products,
     allocate,
     allocate_terms,
+    cut,
     descriptors,
     fetch,
     products,
@@ -85,7 +86,7 @@ from course_lib.kernels.attention.groups import (
     wait_for_all,
     zeros,
 )
-from course_lib.kernels.attention.masks import probabilities, query_range
+from course_lib.kernels.attention.masks import keys_of, probabilities, query_range
 from course_lib.kernels.attention.rows import LOG2_E
 from course_lib.kernels.attention.sums import COUNTED, finish, prepare, sums_and_counts, sums_of_parts
 from course_lib.kernels.attention.tuning import OnePass
@@ -195,15 +196,16 @@ def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: 
     """What a tile is: its block of keys, batch, head of keys; of the blocks of queries the first that sees any of its
     keys, the first that sees all of them, and the end; and the blocks [a, b) of keys of this head that are in the same
     round of tiles, where these are dealt. Of TOGETHER heads the same block comes before the next."""
-    kv_heads, n_q, n_k, items = sizes
+    kv_heads, n_q, n_k, items, lengths_ptr = sizes
     blocks = gl.cdiv(n_k, 2 * HALF)
     group = number // (blocks * TOGETHER)
     heads = gl.minimum(items // blocks - group * TOGETHER, TOGETHER)
     among = number % (blocks * TOGETHER)
     block, head = among // heads, group * TOGETHER + among % heads
-    first, full, end = query_range(block * (2 * HALF), n_q, n_k, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
+    n_valid = keys_of(lengths_ptr, head // kv_heads, n_k)
+    first, full, end = query_range(block * (2 * HALF), n_q, n_valid, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.cdiv(end, BLOCK_M)
-    first = first // BLOCK_M  # before the end: the last query sees all keys
+    first = first // BLOCK_M  # before the end, as the last query sees all keys; 0 blocks behind the length
     programs = gl.num_programs(0)
     to_start = number // programs * programs - (number - among) - among % heads  # of the round, from the head's first
     a = gl.maximum(gl.cdiv(to_start, heads), 0)
@@ -212,32 +214,45 @@ def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: 
 
 
 @gluon.jit
-def _nth(i, first, end, block, in_round, CAUSAL: gl.constexpr, ORDERED: gl.constexpr):
-    """Of a walk over blocks of queries. In order, causal, all begin with the last, where blocks of keys follow one
-    another; without a mask those of a round begin as far from each other as they can. In any order all begin with the
+def _nth(i, first, end, block, in_round, ORDERED: gl.constexpr, DEALT: gl.constexpr):
+    """Of a walk over blocks of queries. Where tiles are dealt, those of a round begin as far from each other as they
+    can. Else in order all begin with the last, where blocks of keys follow one another. In any order all begin with the
     first that they have, causal at their own diagonals, so that few programs add to the same dq at once."""
-    if ORDERED:
-        if CAUSAL:
-            i = first + end - 1 - i
-        else:
-            i += (block - in_round[0]) * (end // (in_round[1] - in_round[0]))
-            i = gl.where(i >= end, i - end, i)
+    if DEALT:
+        i += (block - in_round[0]) * (end // (in_round[1] - in_round[0]))
+        i = gl.where(i >= end, i - end, i)
+    elif ORDERED:
+        i = first + end - 1 - i
     return i
 
 
 @gluon.jit
-def _before(j, end, block, in_round, CAUSAL: gl.constexpr):
-    """How many blocks of keys add to dq of block j of queries before this one: those with lower numbers, or without a
-    mask those of rounds before, and of the same round those that come there earlier if all turns take equally long."""
-    if CAUSAL:
-        before = block
-    else:
+def _before(j, end, block, in_round, DEALT: gl.constexpr):
+    """How many blocks of keys add to dq of block j of queries before this one: those with lower numbers, or of tiles
+    that are dealt those of rounds before, and of the same round those that come there earlier if all turns take equally
+    long."""
+    before = block
+    if DEALT:
         a, b = in_round
         apart = end // (b - a)
         before = gl.minimum(j // gl.maximum(apart, 1), b - a - 1) - (block - a)
         before = gl.where(before < 0, before + b - a, before)
         before = a + gl.where(apart == 0, block - a, before)  # all walk alike
     return before
+
+
+@gluon.jit
+def _writes(end, block, in_round, DEALT: gl.constexpr):
+    """The blocks of queries, from one on and up to another, of which none is `_before` this block of keys."""
+    begin, to = 0, gl.where(block == 0, end, 0)
+    if DEALT:
+        a, b = in_round
+        apart = end // (b - a)
+        begin = (block - a) * apart
+        to = gl.where(block == b - 1, end, begin + apart)
+        to = gl.where(apart == 0, gl.where(block == a, end, 0), to)
+        to = gl.where(a == 0, to, 0)
+    return begin, to
 
 
 @gluon.jit
@@ -269,10 +284,10 @@ def _produce(
     k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
     kv_heads, items = sizes[0], sizes[3]
-    TAKEN: gl.constexpr = CAUSAL or not ORDERED
+    DEALT: gl.constexpr = ORDERED and not CAUSAL and sizes[4] is None
     BYTES: gl.constexpr = 2 * BLOCK_M * (MAIN + REST) + 4 * BLOCK_M
     turn, step = 0, 0
-    number = _of_lane_0(_asm(_TAKE, next_ptr, 1)) if TAKEN else gl.program_id(0)
+    number = gl.program_id(0) if DEALT else _of_lane_0(_asm(_TAKE, next_ptr, 1))
     _tell(tiles, step, number)
     while number < items:
         block, batch, kv_head, first, _full, end, in_round = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
@@ -280,7 +295,7 @@ def _produce(
             head = kv_head * GROUP + member
             row = batch * kv_heads * GROUP + head
             for i in range(first, end):
-                first_m = _nth(i, first, end, block, in_round, CAUSAL, ORDERED) * BLOCK_M
+                first_m = _nth(i, first, end, block, in_round, ORDERED, DEALT) * BLOCK_M
                 place, bar = claim(q_ring, turn, BYTES)
                 fetch(q, place, bar, batch, head, first_m, REST)
                 tma.async_copy_global_to_shared(shift[0], [row, first_m], bar, shift[1].index(place))
@@ -290,8 +305,11 @@ def _produce(
                 turn += 1
                 if (member == 0) & (i == first):  # q and do come while dk and dv of the tile before leave
                     _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
+        if sizes[4] is not None:
+            if first >= end:  # behind the length; zeros leave through these places
+                _hold(k, v, held, step, block, batch, kv_head // PARTS, MAIN, REST)
         # Not sooner: a tile that is held by a program still at work is not there for one that is free.
-        coming = _asm(_TAKE, next_ptr, 1) if TAKEN else number + gl.num_programs(0)
+        coming = number + gl.num_programs(0) if DEALT else _asm(_TAKE, next_ptr, 1)
         _bring_nothing(q_ring, turn)  # in the turn of the last dq
         _bring_nothing(do_ring, turn)
         turn += 1
@@ -306,7 +324,8 @@ def _count_turns(
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr, ASKS: gl.constexpr,
 ):  # fmt: skip
     """Beside the warp that adds: one warp waits until it is this program's turn, and one counts what has been added."""
-    kv_heads, n_q, _n_k, items = sizes
+    kv_heads, n_q, _n_k, items, lengths_ptr = sizes
+    DEALT: gl.constexpr = not CAUSAL and lengths_ptr is None
     counters = gl.cdiv(n_q, HALF)
     full, empty = ring
     turn, step = 0, 0
@@ -316,11 +335,11 @@ def _count_turns(
         for member in range(GROUP):
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
-                j = _nth(i, first, end, block, in_round, CAUSAL, True)
+                j = _nth(i, first, end, block, in_round, True, DEALT)
                 counter = added_ptr + row * counters + j * (BLOCK_M // HALF)
                 if ASKS:
                     mbarrier.wait(empty.index(turn % 2), ((turn // 2) & 1) ^ 1)
-                    _asm(_AWAIT, counter, _before(j, end, block, in_round, CAUSAL))
+                    _asm(_AWAIT, counter, _before(j, end, block, in_round, DEALT))
                     mbarrier.arrive(full.index(turn % 2), count=1)
                 else:
                     arrived(ring, turn)
@@ -350,10 +369,12 @@ def _add(
     _held, _q_ring, _do_ring, _met, dq_rings = rings
     may, done = in_turn
     kv_heads, items = sizes[0], sizes[3]
+    DEALT: gl.constexpr = ORDERED and not CAUSAL and sizes[4] is None
     turn, added, step = 0, 0, 0
     number = _hear(tiles, step, 1)
     while number < items:
         block, batch, kv_head, first, _full, end, in_round = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
+        begin, to = _writes(end, block, in_round, DEALT)
         for half in gl.static_range(2):  # no block is before the first: what comes for it is not added
             arrived(dq_rings[half], turn)
             release(dq_rings[half], turn)
@@ -361,7 +382,7 @@ def _add(
         for member in range(GROUP):
             row = (batch * kv_heads + kv_head) * GROUP + member
             for i in range(first, end):
-                j = _nth(i, first, end, block, in_round, CAUSAL, ORDERED)
+                j = _nth(i, first, end, block, in_round, ORDERED, DEALT)
                 if ORDERED:
                     arrived(may, added)
                     release(may, added)
@@ -374,7 +395,7 @@ def _add(
                     else:
                         coord = [row, eight + half * 8, 0, 0, 0]
                     if ORDERED:
-                        _add_tile(desc, coord, tile.index(place), _before(j, end, block, in_round, CAUSAL) == 0)
+                        _add_tile(desc, coord, tile.index(place), (j >= begin) & (j < to))
                     else:
                         async_add(desc, coord, tile.index(place))
                 for half in gl.static_range(2):
@@ -469,7 +490,7 @@ def _wait_for_all_but_dk(dv, p, dq, REST: gl.constexpr):
 
 @gluon.jit
 def _step(
-    dk, dv, v_held, tensors, rings, turn, first_m, offs_n, n_k, diagonal, scale_log2,
+    dk, dv, v_held, tensors, rings, turn, first_m, offs_n, n_valid, diagonal, scale_log2,
     WHICH: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr, S: gl.constexpr,
     P: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
@@ -488,7 +509,7 @@ def _step(
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])
     offs_m = first_m + gl.arange(0, BLOCK_M, gl.SliceLayout(0, S))
     p = probabilities(
-        s, shift[1].index(q_place).load(S), offs_m[None, :], offs_n[:, None], n_k, diagonal, scale_log2,
+        s, shift[1].index(q_place).load(S), offs_m[None, :], offs_n[:, None], n_valid, diagonal, scale_log2,
         CAUSAL, WHOLE, MASKED,
     )  # fmt: skip
     p_rounded = gl.convert_layout(p.to(k[0].dtype), P)
@@ -523,7 +544,7 @@ def _consume(
     outs, tensors, rings, tiles, sizes, scale, scale_log2 = given
     k, v, _q, _do, _shift, _delta, ds_tiles, dq_tiles = tensors
     held, _q_ring, _do_ring, met, dq_rings = rings
-    _kv_heads, n_q, n_k, items = sizes
+    _kv_heads, n_q, n_k, items, lengths_ptr = sizes
     diagonal = n_k - n_q
     turn, step = 0, 0
     number = _hear(tiles, step, 4)
@@ -534,12 +555,17 @@ def _consume(
         dk, dv = zeros(MAIN, REST), zeros(MAIN, REST)
         arrived(held[0], step)
         arrived(held[1], step)
+        n_valid = keys_of(lengths_ptr, batch, n_k)
+        if lengths_ptr is not None:  # a probability of 0 hides no NaN
+            if first_own + HALF > n_valid:
+                cut(view(k, WHICH, REST), n_valid - first_own, REST)
+                cut(view(v, WHICH, REST), n_valid - first_own, REST)
         for _member in range(GROUP):
             v_held = view(v, WHICH, REST)[0]
             if MASK and not ORDERED:
                 for j in range(first, plain):
                     dk, dv = _step(
-                        dk, dv, v_held, tensors, rings, turn, j * BLOCK_M, offs_n, n_k, diagonal, scale_log2,
+                        dk, dv, v_held, tensors, rings, turn, j * BLOCK_M, offs_n, n_valid, diagonal, scale_log2,
                         WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, True,
                     )  # fmt: skip
                     turn += 1
@@ -547,15 +573,15 @@ def _consume(
                 v_held = v_held.load(gl.DotOperandLayout(0, S, 2))
             for _ in range(end - plain if MASK else end - first):
                 dk, dv = _step(
-                    dk, dv, v_held, tensors, rings, turn, 0, offs_n, n_k, diagonal, scale_log2,
+                    dk, dv, v_held, tensors, rings, turn, 0, offs_n, n_valid, diagonal, scale_log2,
                     WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, False,
                 )  # fmt: skip
                 turn += 1
             if MASK and ORDERED:  # without a mask these are the last keys, of which queries do not matter
                 for i in range(first, plain):
                     dk, dv = _step(
-                        dk, dv, v_held, tensors, rings, turn, (first + plain - 1 - i) * BLOCK_M, offs_n, n_k, diagonal,
-                        scale_log2, WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, True,
+                        dk, dv, v_held, tensors, rings, turn, (first + plain - 1 - i) * BLOCK_M, offs_n, n_valid,
+                        diagonal, scale_log2, WHICH, BLOCK_M, MAIN, REST, S, P, CAUSAL, WHOLE, True,
                     )  # fmt: skip
                     turn += 1
         _await_before(met, turn)  # dq of the last block
@@ -591,7 +617,7 @@ def _consume(
 def one_pass_in_groups_kernel(
     dq_desc, dq_rest, dk_desc, dk_rest, dv_desc, dv_rest, k_desc, k_rest, v_desc, v_rest,
     q_desc, q_rest, do_desc, do_rest, shift_desc, delta_desc, counts_ptr,
-    kv_heads, n_q, n_k, items, scale, scale_log2,
+    lengths_ptr, kv_heads, n_q, n_k, items, scale, scale_log2,
     GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
     MAIN: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
@@ -618,7 +644,7 @@ def one_pass_in_groups_kernel(
     NUMBER: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     tiles = new_ring(2, 5 if ORDERED else 3), gl.allocate_shared_memory(gl.int32, [2, 1], NUMBER)
     fence_async_shared()
-    outs, sizes = (dk_desc, dk_rest, dv_desc, dv_rest), (kv_heads, n_q, n_k, items)
+    outs, sizes = (dk_desc, dk_rest, dv_desc, dv_rest), (kv_heads, n_q, n_k, items, lengths_ptr)
     fetched = k, v, q, do, shift, delta
     tensors = k, v, q, do, shift, delta, (ds0, ds1), (dq0, dq1)
     given = outs, tensors, rings, tiles, sizes, scale, scale_log2
@@ -675,36 +701,37 @@ def settings(blocks: OnePass) -> dict:
 
 
 def add_up(
-    sums, counts, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, blocks: OnePass
+    sums, counts, dk, dv, shift, delta, do, q, k, v, causal: bool, scale: float, k_lengths, blocks: OnePass
 ) -> None:  # fmt: skip
     """dk and dv: of each part, if there are any."""
     (B, H, _n_q, D), (kv_heads, n_k) = q.shape, dk.shape[1:3]
     main, rest = split(D)
     items = triton.cdiv(n_k, ROWS) * B * kv_heads
     # Where programs wait for one another in a circle all of them run at once, or none.
-    options = {"launch_cooperative_grid": True} if blocks.in_order and not causal else {}
+    options = {"launch_cooperative_grid": True} if blocks.in_order and not causal and k_lengths is None else {}
     launch(
         one_pass_in_groups_kernel, (min(items, multiprocessors(q.device)),),
         *sums_descriptors(sums, blocks.block),
         *descriptors(HALF.value, main, rest, dk, dv, k, v), *descriptors(blocks.block, main, rest, q, do),
         *term_descriptors(blocks.block, shift, delta), counts,
-        kv_heads, q.shape[2], n_k, items, scale, scale * LOG2_E,
-        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=n_k % ROWS == 0, MAIN=main, REST=rest,
+        k_lengths, kv_heads, q.shape[2], n_k, items, scale, scale * LOG2_E,
+        GROUP=H // kv_heads, CAUSAL=causal, WHOLE=k_lengths is None and n_k % ROWS == 0, MAIN=main, REST=rest,
         **settings(blocks),
         **LAUNCH, **options,
     )  # fmt: skip
 
 
 def write_in_one_pass(
-    dq, dk, dv, shift, delta, room, do, q, k, v, o, l, dl, causal: bool, scale: float, blocks: OnePass
+    dq, dk, dv, shift, delta, room, do, q, k, v, o, l, dl, causal: bool, scale: float, k_lengths, blocks: OnePass
 ) -> None:  # fmt: skip
     """`room`: of sums.py. FLOP: 10 B H n_q n_k D, half of it causal."""
     sums, counts = sums_and_counts(room, q, k, blocks)
     of_parts = sums_of_parts(room, q, k, blocks) if blocks.parts > 1 else (dk, dv)
-    # In order whoever comes first to a block of queries writes, so that zeros are for those that see no key.
+    # In order whoever comes first to a block of queries writes, so that zeros are for those that see no key. (Those of
+    # a sequence without keys get them too.)
     zeros = not blocks.in_order or (causal and q.shape[2] > k.shape[2])
-    prepare(sums, counts, shift, delta, do, q, o, l, dl, zeros, blocks.in_order)
-    add_up(sums, counts, *of_parts, shift, delta, do, q, k, v, causal, scale, blocks)
+    prepare(sums, counts, shift, delta, do, q, o, l, dl, k_lengths, zeros, blocks.in_order)
+    add_up(sums, counts, *of_parts, shift, delta, do, q, k, v, causal, scale, k_lengths, blocks)
     finish(dq, sums, scale)
     if blocks.parts > 1:
         finish(dk, of_parts[0], 1.0, blocks.parts)

@@ -29,7 +29,7 @@ COUNTED = tl.constexpr(64)  # queries a counter, where additions come in order
 
 @triton.jit
 def prepare_kernel(
-    sum_ptr, counts_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr,
+    sum_ptr, counts_ptr, shift_ptr, delta_ptr, o_ptr, do_ptr, l_ptr, dl_ptr, lengths_ptr,
     heads, n_q, stride_sum, stride_terms, stride_o, stride_do,
     ZEROS: tl.constexpr, ORDERED: tl.constexpr,
     HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
@@ -51,7 +51,10 @@ def prepare_kernel(
     shift, delta = terms_of(do, do_rest, o, o_rest, l_ptr + row * n_q, dl_row, offs_m, n_q, REST)
     tl.store(shift_ptr + row * stride_terms + offs_m, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
-    if ZEROS:
+    nobody_writes = ZEROS
+    if lengths_ptr is not None and not ZEROS:
+        nobody_writes = tl.load(lengths_ptr + batch) <= 0
+    if nobody_writes:
         zeros, zeros_rest = zero_rows(BLOCK, MAIN, REST)
         to = sum_ptr + row * stride_sum
         store_rows(to, zeros, zeros_rest, first_m, n_q, (0, 0, HEAD, 1), BLOCK, HEAD, MAIN, REST, 1, False)
@@ -86,12 +89,12 @@ def finish_kernel(
     store_rows(to, dq, dq_rest, block * BLOCK, n_q, stride_dq, BLOCK, HEAD, MAIN, REST, UNIT, WIDE)
 
 
-def prepare(sums, counts, shift, delta, do, q, o, l, dl, zeros: bool, in_order: bool) -> None:
+def prepare(sums, counts, shift, delta, do, q, o, l, dl, k_lengths, zeros: bool, in_order: bool) -> None:
     (B, H, n_q, D), unit = q.shape, unit_of(o, do)
     main, rest = split(D)
     launch(
         prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
-        sums, counts, shift, delta, o, do, l, dl if dl is None else dl.contiguous(),
+        sums, counts, shift, delta, o, do, l, dl if dl is None else dl.contiguous(), k_lengths,
         H, n_q, sums.stride(-3), shift.stride(0), in_units(o, unit), in_units(do, unit),
         ZEROS=zeros, ORDERED=in_order,
         HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, o, do), BLOCK=ROWS, num_warps=8,

@@ -347,25 +347,26 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     `tensors`: q, k and all others that the copy engine is to fetch or to write.
     """
     q, k, *_ = tensors
-    if k_lengths is not None or q.shape[-1] % 4:  # rows of the sums of dq, in fp32, have to be in reach too
+    if q.shape[-1] % 4:  # rows of the sums of dq, in fp32, have to be in reach too
         return None
     if capability(q.device) != HOPPER:
         return None
     key = sum(split(q.shape[-1])), causal
-    entry = in_order = _one_pass(IN_ORDER.get(key), causal, q, k)
+    dealt = not causal and k_lengths is None
+    entry = in_order = _one_pass(IN_ORDER.get(key), causal, dealt, q, k)
     if not (deterministic or torch.are_deterministic_algorithms_enabled() or (in_order and key in FASTER_IN_ORDER)):
-        entry = _one_pass(ONE_PASS.get(key), causal, q, k) or in_order
+        entry = _one_pass(ONE_PASS.get(key), causal, dealt, q, k) or in_order
     return entry if entry and all(map(aligned, tensors)) and gluon_is_known() else None
 
 
-def _one_pass(entry: OnePass | None, causal: bool, q: torch.Tensor, k: torch.Tensor) -> OnePass | None:
+def _one_pass(entry: OnePass | None, causal: bool, dealt: bool, q: torch.Tensor, k: torch.Tensor) -> OnePass | None:
     """The entry for these sizes, or None where two passes are as fast."""
     if entry is None or min(q.shape[2], k.shape[2]) < entry.least:
         return None
     if -(-k.shape[2] // 128) * q.shape[:2].numel() < entry.tiles:
         return None
     parts = parts_of_heads(causal, q, k)
-    if entry.in_order and (_crowded(q, k) or not (causal or _rounds_are_full(k, parts))):
+    if entry.in_order and (_crowded(q, k) or (dealt and not _rounds_are_full(k, parts))):
         return None
     return entry if parts == 1 else _in_parts(entry, parts)
 
