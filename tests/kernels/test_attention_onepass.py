@@ -139,8 +139,7 @@ def test_in_order_a_last_round_is_not_nearly_empty(n, heads, there, on_hopper):
 
 
 @pytest.mark.parametrize("wish", [True, False])
-def test_lengths_and_other_sizes_stay_with_two_passes(wish, on_hopper):
-    assert one_pass_for(False, torch.ones(2), wish, *three()) is None
+def test_what_the_copy_engine_does_not_reach_stays_with_two_passes(wish, on_hopper):
     for head_size in (36, 50, 100):
         assert one_pass_for(False, None, wish, *three(D=head_size, B=4)) is None, "rows out of the copy engine's reach"
     wide = [torch.empty(4, 16, 4096, 64, dtype=torch.bfloat16)[..., :50] for _ in range(3)]
@@ -148,6 +147,20 @@ def test_lengths_and_other_sizes_stay_with_two_passes(wish, on_hopper):
     q, k, v = three()
     assert one_pass_for(False, None, wish, q.float(), k, v) is None
     assert one_pass_for(False, None, wish, q, k.mT.contiguous().mT, v) is None
+
+
+@pytest.mark.parametrize("wish", [True, False])
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_with_lengths_tiles_are_taken_so_that_many_heads_go_together(key, wish, on_hopper):
+    columns, causal = key
+    tensors, lengths = three(D=columns, B=8), torch.ones(8)
+    found, without = (one_pass_for(causal, one, wish, *tensors) for one in (lengths, None))
+    if causal or not without.in_order:
+        assert found is without
+    else:
+        assert found == replace(without, together=max(without.together, 32))
+    few = three(2304, 2304, B=1, H=8, H_kv=8)  # a last round that is nearly empty: nothing is dealt in rounds here
+    assert one_pass_for(False, torch.ones(1), True, *few).in_order and one_pass_for(False, None, True, *few) is None
 
 
 def test_no_other_architecture_and_no_other_triton_runs_it(on_hopper, monkeypatch):
@@ -471,6 +484,35 @@ def test_parts_are_right_for_any_shape(shape, causal, kind, wish, make, fenced):
     blocks = replace(TABLES[wish][sum(split(sizes[-1])), causal], parts=parts)
     backward.write_backward(*got, do, q, k, v, o, l, causal, scale, None, None, blocks)
     assert_near(got, q, k, v, do, causal)
+
+
+@pytest.mark.gpu
+@WISHES
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("sizes", [(333, 333), (200, 333), (513, 400), (1100, 1100)], ids=str)
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_lengths(key, sizes, parts, wish, make, fenced):
+    """Whole, none, one key, an end inside a block and one at its edge; behind them first NaN, then infinities."""
+    columns, causal = key
+    if parts > 1 and split(columns)[1]:
+        pytest.skip("parts of two tiles of columns are not written")
+    q, k, v, do = make(6, 4, 2, *sizes, columns, torch.bfloat16)
+    lengths = torch.tensor([sizes[1], 0, 1, 150, 256, -3], dtype=torch.int32, device=q.device)
+    behind = (torch.arange(sizes[1], device=q.device) >= lengths[:, None])[:, None, :, None]
+    blocks, runs = replace(TABLES[wish][key], parts=parts), []
+    for hidden in (float("nan"), float("inf"), float("nan")):
+        k, v = (x.masked_fill(behind, hidden) for x in (k, v))
+        o, l = forward(q, k, v, causal, 0.1, lengths)
+        got = [fenced(*x.shape, dtype=x.dtype) for x in (q, k, v)]
+        backward.write_backward(*got, do, q, k, v, o, l, causal, 0.1, lengths, None, blocks)
+        runs.append(got)
+    want = oracle(q, k, v, do, causal=causal, scale=0.1, k_lengths=lengths.clamp(min=0))
+    for name, value in zip(("dq", "dk", "dv"), runs[0]):
+        exact, bound = want[name]
+        assert ((value - exact).abs() <= bound + 1e-6 * exact.abs()).all(), name
+    assert not any(x.masked_select(behind).any() for x in runs[0][1:]), "what lies behind the length is moved"
+    for again in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(runs[0][not wish :], again[not wish :])), "the same bits"
 
 
 @pytest.mark.gpu

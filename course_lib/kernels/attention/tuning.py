@@ -208,6 +208,7 @@ IN_ORDER = {
 # Any order took 1.03 and 1.04 times as long at 4 x 16 heads of 4096, and as long with 8 heads; with a mask at 128
 # columns 1.01 and 0.83.
 FASTER_IN_ORDER = (48, False), (128, False)
+TOGETHER_TAKEN = 32
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -356,7 +357,16 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     entry = in_order = _one_pass(IN_ORDER.get(key), causal, dealt, q, k)
     if not (deterministic or torch.are_deterministic_algorithms_enabled() or (in_order and key in FASTER_IN_ORDER)):
         entry = _one_pass(ONE_PASS.get(key), causal, dealt, q, k) or in_order
+    if entry and entry.in_order and not (causal or dealt):
+        entry = _many_together(entry)
     return entry if entry and all(map(aligned, tensors)) and gluon_is_known() else None
+
+
+@functools.cache
+def _many_together(entry: OnePass) -> OnePass:
+    """Tiles without a mask that are taken, as lengths differ, and not dealt in rounds: each waits for the block of keys
+    before it, which is then that of a tile so many tiles before."""
+    return replace(entry, together=max(entry.together, TOGETHER_TAKEN))
 
 
 def _one_pass(entry: OnePass | None, causal: bool, dealt: bool, q: torch.Tensor, k: torch.Tensor) -> OnePass | None:
