@@ -95,7 +95,7 @@ def _in_way(way: str, module: nn.Module, step: Step, tokens: torch.Tensor) -> No
         block.attention.deterministic = way != "one pass in any order"
     patches = {
         "two passes": mock.patch.object(backward, "one_pass_for", return_value=None),
-        "one pass in any order": mock.patch.object(tuning, "FASTER_IN_ORDER", ()),
+        "one pass in any order": mock.patch.object(tuning, "FASTER_IN_ORDER", {}),
     }
     with patches.get(way, nullcontext()):
         step(tokens)

@@ -28,10 +28,10 @@ def functions(programs):
     )  # fmt: skip
     known = {"gl": words, "tl": words, "HALF": Int(64)}
     known["keys_of"] = lambda lengths, batch, n_k: n_k if lengths is None else Int(lengths[int(batch)])
-    for name in ("query_range", "_walk", "_nth", "_before", "_writes"):
+    for name in ("query_range", "_walk", "_nth", "_before"):
         function = query_range if name == "query_range" else getattr(kernel, name)
         known[name] = types.FunctionType(function.fn.__code__, known)
-    return known["_walk"], known["_nth"], known["_before"], known["_writes"]
+    return known["_walk"], known["_nth"], known["_before"]
 
 
 def tiles(batch, kv_heads, n_q, n_k, causal, block_m, together, programs=132, lengths=None):
@@ -39,17 +39,14 @@ def tiles(batch, kv_heads, n_q, n_k, causal, block_m, together, programs=132, le
     the order of its walk each with how many blocks of keys add before)."""
     items = -(-n_k // ROWS) * batch * kv_heads
     programs, dealt = min(programs, items), is_dealt(causal, lengths)
-    walk, nth, before, writes = functions(programs)
+    walk, nth, before = functions(programs)
     sizes = *map(Int, (kv_heads, n_q, n_k, items)), lengths
     for number in map(Int, range(items)):
         block, b, h, first, plain, end, in_round = walk(number, sizes, causal, Int(block_m), Int(together))
-        assert first <= plain <= end or lengths is not None and end == 0
+        assert first <= plain <= end or (lengths is not None and end == 0)
         walked = [nth(i, first, end, block, in_round, True, dealt) for i in map(Int, range(first, end))]
         assert sorted(walked) == list(range(first, end))
-        begin, to = writes(end, block, in_round, dealt)
-        places = [(int(j), int(before(j, end, block, in_round, dealt))) for j in walked]
-        assert all((begin <= j < to) == (place == 0) for j, place in places), "the first writes, nobody else"
-        yield int(block), int(b), int(h), places
+        yield int(block), int(b), int(h), [(int(j), int(before(j, end, block, in_round, dealt))) for j in walked]
 
 
 def is_dealt(causal, lengths) -> bool:

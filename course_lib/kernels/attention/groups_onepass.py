@@ -242,20 +242,6 @@ def _before(j, end, block, in_round, DEALT: gl.constexpr):
 
 
 @gluon.jit
-def _writes(end, block, in_round, DEALT: gl.constexpr):
-    """The blocks of queries, from one on and up to another, of which none is `_before` this block of keys."""
-    begin, to = 0, gl.where(block == 0, end, 0)
-    if DEALT:
-        a, b = in_round
-        apart = end // (b - a)
-        begin = (block - a) * apart
-        to = gl.where(block == b - 1, end, begin + apart)
-        to = gl.where(apart == 0, gl.where(block == a, end, 0), to)
-        to = gl.where(a == 0, to, 0)
-    return begin, to
-
-
-@gluon.jit
 def _hold(k, v, rings, step, block, batch, kv_head, MAIN: gl.constexpr, REST: gl.constexpr):
     """Ask for k and v of a block, in the places that the last ones leave."""
     _place_k, k_bar = claim(rings[0], step, 2 * 2 * HALF * (MAIN + REST))
@@ -279,12 +265,11 @@ def _bring_nothing(ring, turn):
 def _produce(
     tensors, rings, tiles, next_ptr, sizes,
     GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr,
-    REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    REST: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr, DEALT: gl.constexpr,
 ):  # fmt: skip
     k, v, q, do, shift, delta = tensors
     held, q_ring, do_ring, _met, _dq_rings = rings
     kv_heads, items = sizes[0], sizes[3]
-    DEALT: gl.constexpr = ORDERED and not CAUSAL and sizes[4] is None
     BYTES: gl.constexpr = 2 * BLOCK_M * (MAIN + REST) + 4 * BLOCK_M
     turn, step = 0, 0
     number = gl.program_id(0) if DEALT else _of_lane_0(_asm(_TAKE, next_ptr, 1))
@@ -321,11 +306,11 @@ def _produce(
 @gluon.jit
 def _count_turns(
     added_ptr, ring, tiles, sizes,
-    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr, ASKS: gl.constexpr,
+    GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: gl.constexpr, DEALT: gl.constexpr,
+    ASKS: gl.constexpr,
 ):  # fmt: skip
     """Beside the warp that adds: one warp waits until it is this program's turn, and one counts what has been added."""
-    kv_heads, n_q, _n_k, items, lengths_ptr = sizes
-    DEALT: gl.constexpr = not CAUSAL and lengths_ptr is None
+    kv_heads, n_q, items = sizes[0], sizes[1], sizes[3]
     counters = gl.cdiv(n_q, HALF)
     full, empty = ring
     turn, step = 0, 0
@@ -363,18 +348,16 @@ def _add_tile(desc, coord, tile, is_first):
 def _add(
     dq, in_turn, rings, tiles, sizes,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, MAIN: gl.constexpr, REST: gl.constexpr,
-    TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    TOGETHER: gl.constexpr, ORDERED: gl.constexpr, DEALT: gl.constexpr,
 ):  # fmt: skip
     """The warp that has the copy engine add: what each consumer has of a tile of dq, block after block."""
     _held, _q_ring, _do_ring, _met, dq_rings = rings
     may, done = in_turn
     kv_heads, items = sizes[0], sizes[3]
-    DEALT: gl.constexpr = ORDERED and not CAUSAL and sizes[4] is None
     turn, added, step = 0, 0, 0
     number = _hear(tiles, step, 1)
     while number < items:
         block, batch, kv_head, first, _full, end, in_round = _walk(number, sizes, CAUSAL, BLOCK_M, TOGETHER)
-        begin, to = _writes(end, block, in_round, DEALT)
         for half in gl.static_range(2):  # no block is before the first: what comes for it is not added
             arrived(dq_rings[half], turn)
             release(dq_rings[half], turn)
@@ -395,7 +378,7 @@ def _add(
                     else:
                         coord = [row, eight + half * 8, 0, 0, 0]
                     if ORDERED:
-                        _add_tile(desc, coord, tile.index(place), (j >= begin) & (j < to))
+                        _add_tile(desc, coord, tile.index(place), _before(j, end, block, in_round, DEALT) == 0)
                     else:
                         async_add(desc, coord, tile.index(place))
                 for half in gl.static_range(2):
@@ -620,6 +603,7 @@ def one_pass_in_groups_kernel(
     lengths_ptr, kv_heads, n_q, n_k, items, scale, scale_log2,
     GROUP: gl.constexpr, PARTS: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr, BLOCK_M: gl.constexpr,
     MAIN: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr, TOGETHER: gl.constexpr, ORDERED: gl.constexpr,
+    DEALT: gl.constexpr,
 ):  # fmt: skip
     """kv_heads: heads of keys x PARTS; GROUP: query heads of each."""
     gl.static_assert(PARTS == 1 or REST == 0, "parts of two tiles of columns are not written")
@@ -656,11 +640,11 @@ def one_pass_in_groups_kernel(
                 (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
                 (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
                 (_produce, (fetched, rings, tiles, counts_ptr, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST,
-                            TOGETHER, ORDERED)),
+                            TOGETHER, ORDERED, DEALT)),
                 (_add, ((dq0, dq1), (may, done), rings, tiles, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER,
-                        True)),
-                (_count_turns, (counts_ptr + 1, may, tiles, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, True)),
-                (_count_turns, (counts_ptr + 1, done, tiles, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, False)),
+                        True, DEALT)),
+                (_count_turns, (counts_ptr + 1, may, tiles, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, DEALT, True)),
+                (_count_turns, (counts_ptr + 1, done, tiles, sizes, GROUP, CAUSAL, BLOCK_M, TOGETHER, DEALT, False)),
             ],
             [4, 1, 1, 1, 1],  # warps of all but the first
             [240, 24, 24, 24, 24],  # and their registers
@@ -671,9 +655,9 @@ def one_pass_in_groups_kernel(
                 (_consume, (given, 0, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
                 (_consume, (given, 1, GROUP, PARTS, CAUSAL, WHOLE, BLOCK_M, MAIN, REST, TOGETHER, ORDERED)),
                 (_produce, (fetched, rings, tiles, counts_ptr, sizes, GROUP, PARTS, CAUSAL, BLOCK_M, MAIN, REST,
-                            TOGETHER, ORDERED)),
+                            TOGETHER, ORDERED, DEALT)),
                 (_add, ((dq0, dq1), (may, done), rings, tiles, sizes, GROUP, CAUSAL, BLOCK_M, MAIN, REST, TOGETHER,
-                        False)),
+                        False, DEALT)),
             ],
             [4, 1, 1],
             [240, 24, 24],
@@ -697,7 +681,7 @@ def sums_descriptors(sums, block: int) -> tuple[TensorDescriptor, TensorDescript
 def settings(blocks: OnePass) -> dict:
     """The kernel's constants that a table decides."""
     decided = {"BLOCK_M": blocks.block, "STAGES": blocks.stages, "TOGETHER": blocks.together}
-    return decided | {"ORDERED": blocks.in_order, "PARTS": blocks.parts}
+    return decided | {"ORDERED": blocks.in_order, "DEALT": blocks.dealt, "PARTS": blocks.parts}
 
 
 def add_up(
@@ -708,7 +692,7 @@ def add_up(
     main, rest = split(D)
     items = triton.cdiv(n_k, ROWS) * B * kv_heads
     # Where programs wait for one another in a circle all of them run at once, or none.
-    options = {"launch_cooperative_grid": True} if blocks.in_order and not causal and k_lengths is None else {}
+    options = {"launch_cooperative_grid": True} if blocks.dealt else {}
     launch(
         one_pass_in_groups_kernel, (min(items, multiprocessors(q.device)),),
         *sums_descriptors(sums, blocks.block),
@@ -725,6 +709,7 @@ def write_in_one_pass(
     dq, dk, dv, shift, delta, room, do, q, k, v, o, l, dl, causal: bool, scale: float, k_lengths, blocks: OnePass
 ) -> None:  # fmt: skip
     """`room`: of sums.py. FLOP: 10 B H n_q n_k D, half of it causal."""
+    assert k_lengths is None or not blocks.dealt, "tiles of sequences of different lengths do not come in rounds"
     sums, counts = sums_and_counts(room, q, k, blocks)
     of_parts = sums_of_parts(room, q, k, blocks) if blocks.parts > 1 else (dk, dv)
     # In order whoever comes first to a block of queries writes, so that zeros are for those that see no key. (Those of

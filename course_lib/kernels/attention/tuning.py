@@ -88,7 +88,9 @@ class OnePass:
     together: int  # the same block of keys of so many heads, then the next
     least: int  # keys, and queries, from which on it was measured faster; zeros for the sums and rounding them cost
     tiles: int  # of 128 keys, all heads of queries together, from which on it was measured faster
+    short: int | None = None  # the same as `least`, where tiles are MANY
     in_order: bool = False  # the same bits on every run
+    dealt: bool = False  # in order, no mask, all sequences equally long: tiles in rounds, not from a counter
     stages: int = 2  # blocks of q, and of do, in shared memory or on their way there
     parts: int = 1  # so many programs share the query heads of a tile
 
@@ -175,40 +177,42 @@ DQ_OF_FEW = {(64, False): Blocks(64, 64, 4, 3)}
 # and 16 %, and causal, in order, 1 % at 1024 keys of 2048 tiles, where 128 tiles gain 5 %.
 ONE_PASS = {
     (16, False): OnePass(128, together=8, least=1024, tiles=2048),
-    (16, True): OnePass(128, together=8, least=2048, tiles=2048),
+    (16, True): OnePass(128, together=32, least=2048, tiles=2048),
     (32, False): OnePass(128, together=8, least=1024, tiles=256),
-    (32, True): OnePass(128, together=8, least=2048, tiles=256),
-    (48, False): OnePass(128, together=8, least=1024, tiles=256),
-    (48, True): OnePass(128, together=8, least=2048, tiles=256),
+    (32, True): OnePass(128, together=32, least=2048, tiles=256),
+    (48, False): OnePass(128, together=8, least=768, tiles=256),
+    (48, True): OnePass(128, together=32, least=2048, tiles=256),
     (64, False): OnePass(128, together=8, least=1024, tiles=128),
-    (64, True): OnePass(128, together=8, least=2048, tiles=128),
-    (80, False): OnePass(64, together=8, least=1024, tiles=128, stages=3),
-    (80, True): OnePass(64, together=8, least=1024, tiles=128),
-    (96, False): OnePass(64, together=8, least=512, tiles=128, stages=3),
-    (96, True): OnePass(64, together=8, least=1024, tiles=128),
-    (128, False): OnePass(64, together=8, least=512, tiles=128),
-    (128, True): OnePass(64, together=8, least=1000, tiles=128),
+    (64, True): OnePass(128, together=32, least=1536, tiles=128),
+    (80, False): OnePass(64, together=8, least=768, tiles=128, stages=3),
+    (80, True): OnePass(64, together=32, least=512, tiles=128, short=256),
+    (96, False): OnePass(64, together=8, least=768, tiles=128, short=512, stages=3),
+    (96, True): OnePass(64, together=32, least=768, tiles=128, short=512),
+    (128, False): OnePass(64, together=8, least=1024, tiles=128, short=512),
+    (128, True): OnePass(64, together=32, least=768, tiles=128, short=384),
 }
 IN_ORDER = {
-    (16, False): OnePass(128, together=8, least=1024, tiles=2048, in_order=True),
+    (16, False): OnePass(128, together=8, least=1024, tiles=2048, in_order=True, dealt=True),
     (16, True): OnePass(128, together=64, least=2048, tiles=2048, in_order=True),
-    (32, False): OnePass(128, together=32, least=1024, tiles=256, in_order=True),
+    (32, False): OnePass(128, together=32, least=1024, tiles=256, in_order=True, dealt=True),
     (32, True): OnePass(128, together=64, least=2048, tiles=256, in_order=True),
-    (48, False): OnePass(128, together=32, least=1024, tiles=256, in_order=True),
+    (48, False): OnePass(128, together=32, least=768, tiles=256, in_order=True, dealt=True),
     (48, True): OnePass(128, together=64, least=1024, tiles=256, in_order=True, stages=3),
-    (64, False): OnePass(128, together=8, least=1024, tiles=256, in_order=True),
+    (64, False): OnePass(128, together=8, least=1024, tiles=256, in_order=True, dealt=True),
     (64, True): OnePass(128, together=64, least=1024, tiles=128, in_order=True),
-    (80, False): OnePass(64, together=8, least=1024, tiles=128, in_order=True, stages=3),
-    (80, True): OnePass(64, together=32, least=1024, tiles=128, in_order=True),
-    (96, False): OnePass(64, together=8, least=512, tiles=128, in_order=True, stages=3),
-    (96, True): OnePass(64, together=32, least=1024, tiles=128, in_order=True),
-    (128, False): OnePass(64, together=2, least=512, tiles=128, in_order=True),
-    (128, True): OnePass(64, together=32, least=1000, tiles=128, in_order=True),
+    (80, False): OnePass(64, together=8, least=768, tiles=128, in_order=True, dealt=True, stages=3),
+    (80, True): OnePass(64, together=32, least=512, tiles=128, short=256, in_order=True),
+    (96, False): OnePass(64, together=8, least=768, tiles=128, short=512, in_order=True, dealt=True, stages=3),
+    (96, True): OnePass(64, together=32, least=768, tiles=128, short=256, in_order=True),
+    (128, False): OnePass(64, together=2, least=1024, tiles=128, short=384, in_order=True, dealt=True),
+    (128, True): OnePass(64, together=32, least=768, tiles=128, short=256, in_order=True),
 }
 # Any order took 1.03 and 1.04 times as long at 4 x 16 heads of 4096, and as long with 8 heads; with a mask at 128
 # columns 1.01 and 0.83.
-FASTER_IN_ORDER = (48, False), (128, False)
-TOGETHER_TAKEN = 32
+FASTER_IN_ORDER = {(48, False): 1, (128, False): 1, (128, True): 24}
+TOGETHER_PADDED, TOGETHER_CROWDED, TOGETHER_TAKEN, MANY_HEADS = 32, 64, {16: 32, 32: 32, 80: 16}, 32
+MANY = 500
+FEW_OF_MANY = 64, 2048
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -352,31 +356,42 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
         return None
     if capability(q.device) != HOPPER:
         return None
-    key = sum(split(q.shape[-1])), causal
-    dealt = not causal and k_lengths is None
-    entry = in_order = _one_pass(IN_ORDER.get(key), causal, dealt, q, k)
-    if not (deterministic or torch.are_deterministic_algorithms_enabled() or (in_order and key in FASTER_IN_ORDER)):
-        entry = _one_pass(ONE_PASS.get(key), causal, dealt, q, k) or in_order
-    if entry and entry.in_order and not (causal or dealt):
-        entry = _many_together(entry)
+    key, padded = (sum(split(q.shape[-1])), causal), k_lengths is not None
+    in_order, crowded = IN_ORDER.get(key), not causal and q.shape[2] < k.shape[2]
+    if in_order and not causal:
+        together = TOGETHER_CROWDED if crowded else TOGETHER_PADDED if padded else TOGETHER_TAKEN.get(key[0])
+        if together and (crowded or padded or q.shape[:2].numel() >= MANY_HEADS):
+            in_order = _taken(in_order, together)
+    entry = in_order = _one_pass(in_order, causal, padded, q, k)
+    if not (deterministic or torch.are_deterministic_algorithms_enabled()):
+        if not in_order or crowded or q.shape[:2].numel() < FASTER_IN_ORDER.get(key, math.inf):
+            entry = _one_pass(ONE_PASS.get(key), causal, padded, q, k) or in_order
     return entry if entry and all(map(aligned, tensors)) and gluon_is_known() else None
 
 
 @functools.cache
-def _many_together(entry: OnePass) -> OnePass:
-    """Tiles without a mask that are taken, as lengths differ, and not dealt in rounds: each waits for the block of keys
-    before it, which is then that of a tile so many tiles before."""
-    return replace(entry, together=max(entry.together, TOGETHER_TAKEN))
+def _taken(entry: OnePass, together: int) -> OnePass:
+    """The same with tiles from a counter. Each waits for the block of keys before it, the tile that was taken so many
+    tiles before."""
+    return replace(entry, dealt=False, together=together)
 
 
-def _one_pass(entry: OnePass | None, causal: bool, dealt: bool, q: torch.Tensor, k: torch.Tensor) -> OnePass | None:
+def _one_pass(
+    entry: OnePass | None, causal: bool, padded: bool, q: torch.Tensor, k: torch.Tensor
+) -> OnePass | None:  # fmt: skip
     """The entry for these sizes, or None where two passes are as fast."""
-    if entry is None or min(q.shape[2], k.shape[2]) < entry.least:
+    if entry is None:
         return None
-    if -(-k.shape[2] // 128) * q.shape[:2].numel() < entry.tiles:
+    n_q, n_k = q.shape[2], k.shape[2]
+    tiles = -(-n_k // 128) * q.shape[:2].numel()
+    least = entry.short if entry.short and tiles >= MANY else entry.least
+    if padded and causal and entry.block == 128:
+        least *= 2
+    few = n_q >= FEW_OF_MANY[0] and n_k >= FEW_OF_MANY[1] and tiles >= MANY and entry.block == 64
+    if tiles < entry.tiles or (min(n_q, n_k) < least and not few):
         return None
     parts = parts_of_heads(causal, q, k)
-    if entry.in_order and (_crowded(q, k) or (dealt and not _rounds_are_full(k, parts))):
+    if entry.dealt and not _rounds_are_full(k, parts):
         return None
     return entry if parts == 1 else _in_parts(entry, parts)
 
@@ -384,12 +399,6 @@ def _one_pass(entry: OnePass | None, causal: bool, dealt: bool, q: torch.Tensor,
 @functools.cache
 def _in_parts(entry: OnePass, parts: int) -> OnePass:
     return replace(entry, parts=parts)
-
-
-def _crowded(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """In order: whether programs would come to the same dq at the same time, as there are too few blocks of queries.
-    Causal that was not measured since tiles are taken from a counter."""
-    return q.shape[2] < k.shape[2]
 
 
 def _items(k: torch.Tensor) -> int:
