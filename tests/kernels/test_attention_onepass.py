@@ -20,7 +20,7 @@ from course_lib.kernels.attention.tuning import (
     IN_ORDER,
     MANY_HEADS,
     ONE_PASS,
-    TOGETHER_TAKEN,
+    TAKEN,
     OnePass,
     one_pass_for,
     parts_of_heads,
@@ -80,8 +80,8 @@ def three(n_q=4096, n_k=4096, D=128, dtype=torch.bfloat16, B=2, H=16, H_kv=16):
 def chosen(columns, causal, deterministic, heads=1000):
     """The entry that a call gets whose other sizes are right for all."""
     entry = TABLES[deterministic or heads >= FASTER_IN_ORDER.get((columns, causal), math.inf)][columns, causal]
-    if entry.dealt and heads >= MANY_HEADS and columns in TOGETHER_TAKEN:
-        entry = replace(entry, dealt=False, together=TOGETHER_TAKEN[columns])
+    if entry.dealt and heads >= MANY_HEADS and columns in TAKEN:
+        entry = replace(entry, dealt=False, together=TAKEN[columns])
     return entry
 
 
@@ -174,7 +174,7 @@ def test_in_order_a_last_round_is_not_nearly_empty(n, heads, there, on_hopper):
 
 
 @pytest.mark.parametrize(("heads", "dealt"), [(31, True), (32, False)])
-@pytest.mark.parametrize("columns", sorted(TOGETHER_TAKEN))
+@pytest.mark.parametrize("columns", sorted(TAKEN))
 def test_few_heads_would_wait_for_each_other_if_tiles_came_from_a_counter(columns, heads, dealt, on_hopper):
     """8 heads of 4096 x 32: 1.30 of FlashAttention-4's time, and 1.13 where they are dealt."""
     tensors = three(16896, 16896, D=columns, B=1, H=heads, H_kv=heads)
@@ -675,7 +675,7 @@ def test_below_the_table_two_passes_run_and_above_it_one(wish, make, monkeypatch
     monkeypatch.setattr(groups_onepass, "launch", spy)
     least = TABLES[wish][128, False].least
     for n, times in ((least - 1, 0), (least, 1)):
-        q, k, v, do = make(4, 16, 16, n, n, 128, torch.bfloat16)
+        q, k, v, do = make(1, 16, 16, n, n, 128, torch.bfloat16)
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         torch.autograd.grad(attention(*leaves, deterministic=wish), leaves, do)
         assert launched == times * [groups_onepass.one_pass_in_groups_kernel]

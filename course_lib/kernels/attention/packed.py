@@ -78,7 +78,7 @@ def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     blocks = sums = None
     # A look at what nearly always forbids it costs less than twelve views. In order it is from no fewer keys on.
     entry = ONE_PASS.get((sum(split(qkv.shape[-1])), False))
-    if k_lengths is None and entry is not None and qkv.shape[1] >= entry.least:
+    if k_lengths is None and entry is not None and qkv.shape[1] >= (entry.short or entry.least):
         q, *others = _apart(qkv)
         blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
         sums = room(q, others[0], blocks)

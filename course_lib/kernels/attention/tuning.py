@@ -88,7 +88,7 @@ class OnePass:
     together: int  # the same block of keys of so many heads, then the next
     least: int  # keys, and queries, from which on it was measured faster; zeros for the sums and rounding them cost
     tiles: int  # of 128 keys, all heads of queries together, from which on it was measured faster
-    short: int | None = None  # the same as `least`, where tiles are MANY
+    short: int | None = None  # the same, where tiles are MANY
     in_order: bool = False  # the same bits on every run
     dealt: bool = False  # in order, no mask, all sequences equally long: tiles in rounds, not from a counter
     stages: int = 2  # blocks of q, and of do, in shared memory or on their way there
@@ -171,10 +171,10 @@ ROUND_OF_ONE, FEWER_ROUNDS_FROM = 0.75, 2048
 # dq, where the table's tiles are no more than multiprocessors: 0.73 of its time at 8 heads of 1024, 0.87 at 2048.
 DQ_OF_FEW = {(64, False): Blocks(64, 64, 4, 3)}
 # (columns computed, causal) -> the backward pass in one: for calls that allow additions in any order, and for all
-# others; who allows any order gets them in order where only that fits. With k_lengths two passes stay. Measured on an
-# H200 at 512 to 16384 keys, causal at 1000 or more, and 128 to 2048 tiles; where 256 or 2048 tiles stand, fewer were
-# slower or not tried. Two steps are not clean: 64 columns lose 3 % in any order at 192 tiles, where 128 tiles gain 5
-# and 16 %, and causal, in order, 1 % at 1024 keys of 2048 tiles, where 128 tiles gain 5 %.
+# others; who allows any order gets them in order where only that fits. Measured on an H200 at 256 to 16384 keys and 128
+# to 2048 tiles; where 256 or 2048 tiles stand, fewer were slower or not tried. Two steps are not clean: 64 columns lose
+# 3 % in any order at 192 tiles, where 128 tiles gain 4 and 12 %; and causal, in order, 1 % at 1024 keys of 2048 tiles,
+# where 128 tiles gain 7 %.
 ONE_PASS = {
     (16, False): OnePass(128, together=8, least=1024, tiles=2048),
     (16, True): OnePass(128, together=32, least=2048, tiles=2048),
@@ -188,7 +188,7 @@ ONE_PASS = {
     (80, True): OnePass(64, together=32, least=512, tiles=128, short=256),
     (96, False): OnePass(64, together=8, least=768, tiles=128, short=512, stages=3),
     (96, True): OnePass(64, together=32, least=768, tiles=128, short=512),
-    (128, False): OnePass(64, together=8, least=1024, tiles=128, short=512),
+    (128, False): OnePass(64, together=8, least=1024, tiles=128, short=384),
     (128, True): OnePass(64, together=32, least=768, tiles=128, short=384),
 }
 IN_ORDER = {
@@ -207,12 +207,15 @@ IN_ORDER = {
     (128, False): OnePass(64, together=2, least=1024, tiles=128, short=384, in_order=True, dealt=True),
     (128, True): OnePass(64, together=32, least=768, tiles=128, short=256, in_order=True),
 }
-# Any order took 1.03 and 1.04 times as long at 4 x 16 heads of 4096, and as long with 8 heads; with a mask at 128
-# columns 1.01 and 0.83.
+# From so many heads on. Any order took 1.02 to 1.05 times as long at 16 to 64 heads without a mask; with one, at 128
+# columns, 1.00 to 1.11 with 24 heads or more, and 0.83 to 1.02 with fewer.
 FASTER_IN_ORDER = {(48, False): 1, (128, False): 1, (128, True): 24}
-TOGETHER_PADDED, TOGETHER_CROWDED, TOGETHER_TAKEN, MANY_HEADS = 32, 64, {16: 32, 32: 32, 80: 16}, 32
-MANY = 500
-FEW_OF_MANY = 64, 2048
+# In order, without a mask: tiles from a counter, so many heads together. Where lengths differ rounds would not be
+# rounds; where queries are fewer than keys, the programs of a round would want the same dq at the same time; and at
+# these columns that is faster (0.88 to 0.98), if heads are so many that nobody waits.
+PADDED, CROWDED, TAKEN, MANY_HEADS = 32, 64, {16: 32, 32: 32, 80: 16}, 32
+MANY = 500  # tiles
+FEW_QUERIES_FROM = 64, 2048  # queries and keys, of MANY tiles and blocks of 64 queries, as 80 columns or more have
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -356,23 +359,29 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
         return None
     if capability(q.device) != HOPPER:
         return None
-    key, padded = (sum(split(q.shape[-1])), causal), k_lengths is not None
-    in_order, crowded = IN_ORDER.get(key), not causal and q.shape[2] < k.shape[2]
-    if in_order and not causal:
-        together = TOGETHER_CROWDED if crowded else TOGETHER_PADDED if padded else TOGETHER_TAKEN.get(key[0])
-        if together and (crowded or padded or q.shape[:2].numel() >= MANY_HEADS):
-            in_order = _taken(in_order, together)
-    entry = in_order = _one_pass(in_order, causal, padded, q, k)
+    key, heads = (sum(split(q.shape[-1])), causal), q.shape[:2].numel()
+    padded, crowded = k_lengths is not None, not causal and q.shape[2] < k.shape[2]
+    entry = in_order = _one_pass(_in_order(key, padded, crowded, heads), causal, padded, q, k)
     if not (deterministic or torch.are_deterministic_algorithms_enabled()):
-        if not in_order or crowded or q.shape[:2].numel() < FASTER_IN_ORDER.get(key, math.inf):
+        if not in_order or crowded or heads < FASTER_IN_ORDER.get(key, math.inf):
             entry = _one_pass(ONE_PASS.get(key), causal, padded, q, k) or in_order
     return entry if entry and all(map(aligned, tensors)) and gluon_is_known() else None
 
 
+def _in_order(key: tuple[int, bool], padded: bool, crowded: bool, heads: int) -> OnePass | None:
+    """The entry, with tiles from a counter where they do not come in rounds."""
+    entry, (columns, causal) = IN_ORDER.get(key), key
+    if entry is None or causal:
+        return entry
+    if crowded or padded:
+        return _from_a_counter(entry, CROWDED if crowded else PADDED)
+    if heads >= MANY_HEADS and columns in TAKEN:
+        return _from_a_counter(entry, TAKEN[columns])
+    return entry
+
+
 @functools.cache
-def _taken(entry: OnePass, together: int) -> OnePass:
-    """The same with tiles from a counter. Each waits for the block of keys before it, the tile that was taken so many
-    tiles before."""
+def _from_a_counter(entry: OnePass, together: int) -> OnePass:
     return replace(entry, dealt=False, together=together)
 
 
@@ -385,9 +394,9 @@ def _one_pass(
     n_q, n_k = q.shape[2], k.shape[2]
     tiles = -(-n_k // 128) * q.shape[:2].numel()
     least = entry.short if entry.short and tiles >= MANY else entry.least
-    if padded and causal and entry.block == 128:
+    if padded and causal and entry.block == 128:  # lengths are shorter: 1.09 of two passes at 1024 keys, .99 at 2048
         least *= 2
-    few = n_q >= FEW_OF_MANY[0] and n_k >= FEW_OF_MANY[1] and tiles >= MANY and entry.block == 64
+    few = n_q >= FEW_QUERIES_FROM[0] and n_k >= FEW_QUERIES_FROM[1] and tiles >= MANY and entry.block == 64
     if tiles < entry.tiles or (min(n_q, n_k) < least and not few):
         return None
     parts = parts_of_heads(causal, q, k)
