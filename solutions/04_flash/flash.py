@@ -323,11 +323,11 @@ if largest:
 # %% [markdown]
 # Compiled, SDPA and ours lie on each other: compiled is the wide line under the other two. The report's compiled
 # version was no such thing: at 16384 tokens and head size 128 its 100 forward passes fell from 17.9 s to 12.3, where
-# one in this table, in bf16, falls from 8.4 ms to 1.7. Keep that in mind: section 9 shows why.
+# one in this table, in bf16, falls from 8.3 ms to 1.9. Keep that in mind: section 9 shows why.
 #
 # ### A forward pass slower than its backward pass?
 # The table of counts says that backward has twice the products and twice the crossings. So it must take longer. The
-# count is for fp32, and every fp32 row agrees: backward takes 1.5 to 2.6 times as long. (In bf16 at 8192 tokens both
+# count is for fp32, and every fp32 row agrees: backward takes 1.5 to 2.4 times as long. (In bf16 at 8192 tokens both
 # take the same within 2 %: PyTorch's softmax is furthest from its bytes at rows of that length.) The report has it the
 # other way round, by a factor of 2.5. Set the report's two times beside what the counts allow on the recorded H200: the
 # products at the fp32 rate, the crossings at the copy rate. (The report's GPU ran out of memory somewhere above 70 GB;
@@ -2628,28 +2628,29 @@ if rates:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | both in order | both in any order |
 # |---|---|---|---|---|---|---|
-# | 4096, 64 | 1.04 | 1.03 | 1.01 | 0.97 | 1.01 | 0.99 |
-# | 4096, 64, causal | 1.03 | 1.03 | 1.02 | 1.10 | 1.03 | 1.00 |
-# | 4096, 128 | 1.01 | 1.02 | 1.02 | 1.00 | 1.02 | 1.02 |
-# | 4096, 128, causal | 0.97 | 0.99 | 1.04 | 1.07 | 0.96 | 1.05 |
-# | 16384, 128 | 1.05 | 1.04 | 1.06 | 1.08 | 1.05 | 1.06 |
+# | 4096, 64 | 1.04 | 1.02 | 1.01 | 0.97 | 1.01 | 0.97 |
+# | 4096, 64, causal | 1.04 | 1.01 | 1.01 | 1.10 | 1.00 | 1.00 |
+# | 4096, 128 | 1.01 | 1.00 | 1.03 | 1.02 | 1.03 | 1.03 |
+# | 4096, 128, causal | 0.97 | 0.98 | 1.03 | 1.07 | 0.99 | 1.03 |
+# | 16384, 128 | 1.05 | 1.05 | 1.06 | 1.10 | 1.04 | 1.06 |
 #
-# So forward ours takes 3 % less to 5 % more in turn and 1 % less to 4 % more alone, and backward 1 to 6 % more in turn
+# So forward ours takes 3 % less to 5 % more in turn and 2 % less to 5 % more alone, and backward 1 to 6 % more in turn
 # and 3 % less to 10 % more alone. Backward the two do not do the same by default: ours gives the same bits in every
 # run, and FlashAttention-4 adds to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an
-# order too; beside that ours takes 4 % less to 5 % more, and where both may add in any order 1 % less to 6 % more. The
-# same bits cost ours -2 to 3 %, and FlashAttention-4 -1 to 8 %. At 256 tokens, head size 72, it has no time: its $dQ$
-# was wrong there, with an error as large as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was
-# right, and ours takes 0.99 of its time forward and 1.06 backward, in turn (`python -m benchmarks beside_attention`).
+# order too; beside that ours takes 1 % less to 4 % more, and where both may add in any order 3 % less to 6 % more. The
+# same bits cost ours 2 % at head size 64 and, with so many heads, nothing at 128, where any order is slower; and
+# FlashAttention-4 1 to 5 %. At 256 tokens, head size 72, it has no time: its $dQ$ was wrong there, with an error as
+# large as $dQ$ itself, and what is wrong is not timed. At 4096 tokens and 72 it was right, and ours takes 1.00 of its
+# time forward and 1.00 backward, in turn (`python -m benchmarks beside_attention`).
 #
-# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.83 and, causal,
-# 0.80 of its time at 64, and 0.89 to 0.94 at 128; in any order 0.77 to 0.90. Forward at 64 and 128 ours takes 0.86 to
-# 0.95 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.86 of its time forward and
-# 0.69 backward, alone 0.84 and 0.75.
+# **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.87 and, causal,
+# 0.81 of its time at 64, and 0.90 to 0.93 at 128; in any order 0.79 and 0.81 at 64. Forward at 64 and 128 ours takes
+# 0.87 to 0.96 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.85 of its time
+# forward and 0.68 backward, alone 0.82 and 0.77.
 #
 # FlexAttention takes 1.3 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
-# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 32 times as long forward. It
-# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.8 to 2.9 times ours: it rounds the
+# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 31 times as long forward. It
+# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.9 to 2.8 times ours: it rounds the
 # scores to bf16, and then it scales them. Scaling by a power of two, as at head size 64, is exact; other scales round
 # again. The others keep the scores in fp32. Section 10 has the ratios of every case.
 
@@ -3270,6 +3271,12 @@ print(
 # long. **Take work when you can begin it.** (A model of who waits had been written before the kernel. In it programs
 # took a tile when they were free, so it promised what the kernel could not do. A model has to do what the code does.)
 #
+# The circle needs tiles that are equally long, and as many blocks of queries as it has programs. In a padded batch every
+# sequence has its own length, and with few queries of many keys all programs would want the same few rows of $dQ$. So
+# there tiles come from the counter without a mask too: a block of keys of 32 or 64 heads, then the next block of the same
+# heads. Whoever has the block before began 32 or 64 tiles before. In a padded batch the pass takes 0.72 to 0.88 of two
+# passes' time (16 x 16 heads of 1024 tokens and 4 x 16 of 4096, head sizes 64 to 128).
+#
 # ### What goes through shared memory
 # Shared memory has 32 banks. Words of 4 bytes that follow one another lie in banks that follow one another, and a bank
 # gives or takes one word a clock: 128 bytes in all. Where threads want two words of one bank at once it takes two clocks,
@@ -3400,10 +3407,10 @@ Table(
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
 # FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 0.97 to
-# 1.05 of its time forward in turn and 0.99 to 1.04 alone, and 1.01 to 1.06 backward in turn and 0.97 to 1.10 alone.
+# 1.05 of its time forward in turn and 0.98 to 1.05 alone, and 1.01 to 1.06 backward in turn and 0.97 to 1.10 alone.
 # Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where both keep an order, ours
-# takes 0.96 to 1.05, and where both may add in any order 0.99 to 1.06. At 256 tokens, head size 72, cuDNN is the best
-# peer, and ours is ahead: 0.86 forward and 0.69 backward. FlashAttention-3 (Shah and others) was not measured, so no
+# takes 0.99 to 1.04, and where both may add in any order 0.97 to 1.06. At 256 tokens, head size 72, cuDNN is the best
+# peer, and ours is ahead: 0.85 forward and 0.68 backward. FlashAttention-3 (Shah and others) was not measured, so no
 # place beside it is claimed. What makes our second rung fast is theirs and NVIDIA's: the TMA, jobs for warps, turns,
 # tiles from a counter. That programs of a head begin apart is DASH's.
 

@@ -252,18 +252,18 @@ def test_what_dealt_tiles_gained_is_in_the_notes_as_lesson_04_tells_it():
 def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells():
     says(
         FLASH,
-        "| 4096, 64 | 1.04 | 1.03 | 1.01 | 0.97 | 1.01 | 0.99 |",
-        "| 4096, 64, causal | 1.03 | 1.03 | 1.02 | 1.10 | 1.03 | 1.00 |",
-        "| 4096, 128 | 1.01 | 1.02 | 1.02 | 1.00 | 1.02 | 1.02 |",
-        "| 4096, 128, causal | 0.97 | 0.99 | 1.04 | 1.07 | 0.96 | 1.05 |",
-        "| 16384, 128 | 1.05 | 1.04 | 1.06 | 1.08 | 1.05 | 1.06 |",
+        "| 4096, 64 | 1.04 | 1.02 | 1.01 | 0.97 | 1.01 | 0.97 |",
+        "| 4096, 64, causal | 1.04 | 1.01 | 1.01 | 1.10 | 1.00 | 1.00 |",
+        "| 4096, 128 | 1.01 | 1.00 | 1.03 | 1.02 | 1.03 | 1.03 |",
+        "| 4096, 128, causal | 0.97 | 0.98 | 1.03 | 1.07 | 0.99 | 1.03 |",
+        "| 16384, 128 | 1.05 | 1.05 | 1.06 | 1.10 | 1.04 | 1.06 |",
     )
     told = {
-        "4096 x 64": [1.04, 1.03, 1.01, 0.97, 1.01, 0.99],
-        "4096 x 64 causal": [1.03, 1.03, 1.02, 1.10, 1.03, 1.00],
-        "4096 x 128": [1.01, 1.02, 1.02, 1.00, 1.02, 1.02],
-        "4096 x 128 causal": [0.97, 0.99, 1.04, 1.07, 0.96, 1.05],
-        "16384 x 128": [1.05, 1.04, 1.06, 1.08, 1.05, 1.06],
+        "4096 x 64": [1.04, 1.02, 1.01, 0.97, 1.01, 0.97],
+        "4096 x 64 causal": [1.04, 1.01, 1.01, 1.10, 1.00, 1.00],
+        "4096 x 128": [1.01, 1.00, 1.03, 1.02, 1.03, 1.03],
+        "4096 x 128 causal": [0.97, 0.98, 1.03, 1.07, 0.99, 1.03],
+        "16384 x 128": [1.05, 1.05, 1.06, 1.10, 1.04, 1.06],
     }
     says(FLASH, "the best peer, forward and backward, in all cases**", "64 and 128, in all cases: ours takes")
     rows, columns, theirs = whole_rows("attention"), [], []
@@ -280,20 +280,21 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
         columns.append((forth["ratio"], forth["ratio alone"], back["ratio"], back["ratio alone"], in_order, in_any))
         assert [float(f"{ratio:.2f}") for ratio in columns[-1]] == ratios, size
     spans = [(round(min(way), 2), round(max(way), 2)) for way in zip(*columns, strict=True)]
-    assert spans == [(0.97, 1.05), (0.99, 1.04), (1.01, 1.06), (0.97, 1.10), (0.96, 1.05), (0.99, 1.06)]
-    says(FLASH, "ours takes 0.97 to 1.05 of its time forward in turn and 0.99 to 1.04 alone,")
+    assert spans == [(0.97, 1.05), (0.98, 1.05), (1.01, 1.06), (0.97, 1.10), (0.99, 1.04), (0.97, 1.06)]
+    says(FLASH, "ours takes 0.97 to 1.05 of its time forward in turn and 0.98 to 1.05 alone,")
     says(FLASH, "and 1.01 to 1.06 backward in turn and 0.97 to 1.10 alone.")
-    says(FLASH, "So forward ours takes 3 % less to 5 % more in turn and 1 % less to 4 % more alone,")
+    says(FLASH, "So forward ours takes 3 % less to 5 % more in turn and 2 % less to 5 % more alone,")
     says(FLASH, "and backward 1 to 6 % more in turn and 3 % less to 10 % more alone.")
     says(
-        FLASH, "beside that ours takes 4 % less to 5 % more, and where both may add in any order 1 % less to 6 % more."
+        FLASH, "beside that ours takes 1 % less to 4 % more, and where both may add in any order 3 % less to 6 % more."
     )
-    says(FLASH, "where both keep an order, ours takes 0.96 to 1.05, and where both may add in any order 0.99 to 1.06.")
+    says(FLASH, "where both keep an order, ours takes 0.99 to 1.04, and where both may add in any order 0.97 to 1.06.")
     says(FLASH, "Backward ours keeps the same bits in every run,", "and FlashAttention-4's default does not;")
-    says(FLASH, "The same bits cost ours -2 to 3 %, and FlashAttention-4 -1 to 8 %.")
+    says(FLASH, "The same bits cost ours 2 % at head size 64 and, with so many heads, nothing at 128,")
+    says(FLASH, "where any order is slower; and FlashAttention-4 1 to 5 %.")
     cost = [row["what the same bits cost"] for name, row in rows.items() if "any order" in name]
-    assert (len(cost), round(min(cost), 2), round(max(cost), 2)) == (3, 0.98, 1.03)
-    assert (round(min(theirs), 2), round(max(theirs), 2)) == (0.99, 1.08)
+    assert (len(cost), round(min(cost), 2), round(max(cost), 2)) == (2, 1.02, 1.02)
+    assert (round(min(theirs), 2), round(max(theirs), 2)) == (1.01, 1.05)
     says(FLASH, "it took 1.02 times the time of two passes, where additions in any order take 0.86.", "it took 0.87.")
     for way, took, rounded in (
         ("any order", ".856", 0.86),
@@ -305,9 +306,9 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
     says(FLASH, "its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is wrong is not timed.")
     small = [rows[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
     assert all("flash 4 us" not in row for row in small) and small[1]["error of flash 4"] > 1
-    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 0.99 of its time forward and 1.06 backward,")
+    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.00 backward,")
     long = [whole_rows("beside_attention")[f"attention {way} 4 x 16 x 4096 x 72"] for way in ("forward", "backward")]
-    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 0.99), ("flash 4", 1.06)]
+    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.0), ("flash 4", 1.0)]
 
 
 def test_what_tiles_that_are_taken_early_cost_is_what_lesson_04_tells():
@@ -324,6 +325,14 @@ def test_what_tiles_that_are_taken_early_cost_is_what_lesson_04_tells():
     assert printed(FLASH, "shared evenly ") == "32 turns, taken when free 32, early 48"
     says(FLASH, "finds no tile. The cell", "says 1.5. On an H200,")
     assert 48 / 32 == 1.5
+
+
+def test_what_lengths_gain_in_one_pass_is_what_lesson_04_tells():
+    says(FLASH, "In a padded batch the pass takes 0.72 to 0.88 of two passes' time (16 x 16 heads of 1024 tokens")
+    notes_say("attention", "4 x 16 x 128 of 8192 x 128` beside cuDNN: 1.288 -> 1.081.")
+    row = r"\| \d+ x 16 x (?:1024|4096) x (?:64|80|96|128) \| \.\d+; (\.\d+); \.\d+ \| \.\d+ \| [\d.]+; [\d.]+ \|"
+    took = [float(one) for one in re.findall(row, notes("attention"))]
+    assert len(took) == 8 and 0.72 == round(min(took), 2) and round(max(took), 2) == 0.88
 
 
 def test_what_goes_through_shared_memory_is_what_lesson_04_counts():

@@ -18,19 +18,21 @@ dq comes a turn late: a consumer then never waits for the ds that its neighbour 
 that each passes a turn after it arrived there. Every ds has two places, and so has dq on its way out.
 
 There are as many programs as multiprocessors. They take tiles from a counter in global memory: the warp that fetches
-takes the next number when it has asked for the last block of a tile, no sooner, and tells the other jobs. (In order,
-without a mask, tiles are dealt: below.) Of TOGETHER heads all first blocks of keys come first, the longest under a
-causal mask, then all second ones.
+takes the next number when it has asked for the last block of a tile, no sooner, and tells the other jobs. (DEALT:
+below.) Of TOGETHER heads all first blocks of keys come first, the longest under a causal mask, then all second ones.
 
 dq of a block of queries is a sum over programs, in fp32: the copy engine adds a tile of it in the L2 cache (TMA reduce,
 `cp.reduce.async.bulk.tensor`), so no tile is read back. Two small kernels stand around this one (sums.py): `prepare`
 makes shift, delta and zeros for the sums, `finish` scales and rounds the sums. That is 14 B H n_q D bytes, which short
 sequences do not earn back, and 10 where the first of the sums is written: in order, but for causal calls of more
-queries than keys, some of which see none.
+queries than keys, some of which see none, and sequences without keys.
 
 PARTS: where tiles are too few for a GPU, so many programs share the query heads of a tile. To all but who fetches k and
 v each part is a head of keys of its own, with fewer query heads. Its dk and dv are sums in fp32, which leave through
 the places of dq; `finish` adds them, always in the same order.
+
+Lengths: keys behind the length of a sequence become zeros in shared memory, once a tile, since a probability of 0 hides
+no NaN. A tile that has only such keys walks over nothing, and its zeros leave.
 
 In any order, programs add as they come: in fp32 the last bits differ from run to run.
 
@@ -38,13 +40,13 @@ ORDERED: the same bits on every run. A counter for each block of queries says ho
 each waits for its place. The first has nothing to add to and writes. What matters is that nobody waits for long, and
 that the warp that adds has nothing else to do:
 
-    causal     blocks of keys add in the order of their numbers, and all walk from the last queries back, so the n-th
+    taken      blocks of keys add in the order of their numbers, and all walk from the last queries back, so the n-th
                follows the one before a turn or two behind. A tile waits only for tiles that were taken before it:
                however few programs run at a time, they come to an end
-    no mask    all tiles are equally long, and dealt in rounds. Those of a round begin as far from each other as they
-               can, and add in the order in which they come if all turns take equally long. They wait in a circle, the
-               last for the first: all programs run at once, or none (a cooperative launch), and the pass begins when
-               so many multiprocessors are free
+    DEALT      without a mask all tiles are equally long, and can come in rounds. Those of a round begin as far from
+               each other as they can, and add in the order in which they come if all turns take equally long. They wait
+               in a circle, the last for the first: all programs run at once, or none (a cooperative launch), and the
+               pass begins when so many multiprocessors are free
     two more   warps: one asks the counter, one counts. Asking, waiting until a tile has been added and counting take
     jobs       longer one after the other than a turn does
 
@@ -712,8 +714,8 @@ def write_in_one_pass(
     assert k_lengths is None or not blocks.dealt, "tiles of sequences of different lengths do not come in rounds"
     sums, counts = sums_and_counts(room, q, k, blocks)
     of_parts = sums_of_parts(room, q, k, blocks) if blocks.parts > 1 else (dk, dv)
-    # In order whoever comes first to a block of queries writes, so that zeros are for those that see no key. (Those of
-    # a sequence without keys get them too.)
+    # In order whoever comes first to a block of queries writes, so that zeros are for those that see no key; those of a
+    # sequence of length 0 get them too.
     zeros = not blocks.in_order or (causal and q.shape[2] > k.shape[2])
     prepare(sums, counts, shift, delta, do, q, o, l, dl, k_lengths, zeros, blocks.in_order)
     add_up(sums, counts, *of_parts, shift, delta, do, q, k, v, causal, scale, k_lengths, blocks)

@@ -118,9 +118,9 @@ def attention(
     deterministic: the same bits on every run. False, unless `torch.use_deterministic_algorithms(True)` forbids it,
     allows the last bits of dq to differ from run to run; those of o, dk and dv never do.
     On an H100 or H200 many calls of many keys go backward in one pass, either way, and take 4 B H n_q D
-    bytes for it (tuning.ONE_PASS and IN_ORDER). In order and not causal, that pass begins when as many multiprocessors
-    are free as it has programs, up to all of them, also where a call that allows any order gets it (FASTER_IN_ORDER);
-    all others run beside another kernel, such as a collective.
+    bytes for it (tuning.ONE_PASS and IN_ORDER). Some of those in order, not causal and without k_lengths, begin when as
+    many multiprocessors are free as they have programs, up to all of them (OnePass.dealt), also where a call that may
+    have any order gets it (FASTER_IN_ORDER); all others run beside another kernel, such as a collective.
     And the last bits of the gradients follow from the shapes of the whole batch and the number of multiprocessors.
     """
     _check(q, k, v, k_lengths)
