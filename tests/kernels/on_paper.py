@@ -101,7 +101,7 @@ def _attention(B, H, H_kv, n_q, n_k, D, causal=False, padded=False, start=0):
     yield write_gradients, (dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, 0.125, lengths)
 
 
-def _in_one_pass(B, H, H_kv, n_q, n_k, D, causal, in_order, parts=1):
+def _in_one_pass(B, H, H_kv, n_q, n_k, D, causal, in_order, parts=1, padded=False):
     from dataclasses import replace
 
     from course_lib.kernels.attention.backward import row_terms, write_gradients
@@ -112,8 +112,8 @@ def _in_one_pass(B, H, H_kv, n_q, n_k, D, causal, in_order, parts=1):
     q, o, do, dq = (_tensor(B, H, n_q, D) for _ in range(4))
     k, v, dk, dv = (_tensor(B, H_kv, n_k, D) for _ in range(4))
     l, blocks = _tensor(B, H, n_q, dtype=torch.float32), (IN_ORDER if in_order else ONE_PASS)[sum(split(D)), causal]
-    blocks = replace(blocks, parts=parts)
-    sizes = causal, 0.125, None, None, blocks, False
+    blocks = replace(blocks, parts=parts, dealt=blocks.dealt and not padded)
+    sizes = causal, 0.125, _tensor(B, dtype=torch.int32) if padded else None, None, blocks, False
     yield write_gradients, (dq, dk, dv, row_terms(l), do, q, k, v, o, l, *sizes, room(q, k, blocks))
 
 
@@ -192,6 +192,7 @@ def calls():
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, True, True)
     yield from _in_one_pass(2, 4, 2, 64, 200, 72, False, True)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, True, True, parts=2)
+    yield from _in_one_pass(2, 4, 2, 64, 200, 128, False, True, padded=True)
     yield from _packed(2, 64, 2, 72)
     yield from _views(2, 64, 2, 64)
     yield from _norm(64, 1152)

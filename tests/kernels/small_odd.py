@@ -5,6 +5,7 @@
 test_sanitizer.py runs this under compute-sanitizer, which makes a kernel a hundred times slower: so small, and few.
 """
 
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,13 +67,15 @@ def products() -> float:
 
 
 def _attention(
-    D: int, n_q: int, n_k: int, H: int, H_kv: int, causal: bool, one_pass: bool = False, deterministic: bool = True
+    D: int, n_q: int, n_k: int, H: int, H_kv: int, causal: bool, one_pass: bool = False, deterministic: bool = True,
+    length: int | None = None,
 ) -> float:  # fmt: skip
     q, k, v, do = (made(1, h, n, D) for h, n in ((H, n_q), (H_kv, n_k), (H_kv, n_k), (H, n_q)))
-    o, l = forward(q, k, v, causal, D**-0.5)
-    gradients = backward(do, q, k, v, o, l, causal, D**-0.5, deterministic=deterministic)
+    lengths = None if length is None else torch.tensor([length], dtype=torch.int32, device=DEVICE)
+    o, l = forward(q, k, v, causal, D**-0.5, lengths)
+    gradients = backward(do, q, k, v, o, l, causal, D**-0.5, lengths, deterministic=deterministic)
     exact = [x.double().requires_grad_() for x in (q, k, v)]
-    want, _ = attention_reference(*exact, causal, D**-0.5)
+    want, _ = attention_reference(*exact, causal, D**-0.5, lengths)
     wanted = torch.autograd.grad(want, exact, do.double())
     worst = max([error(o, want), *map(error, gradients, wanted)])
     if one_pass:
@@ -126,11 +129,13 @@ def groups() -> float:
 
 def additions() -> float:
     """Backward in one pass, with jobs for warps: more tiles of keys than one, which add to the same dq."""
-    before = tuning.ONE_PASS, tuning.IN_ORDER
+    before = tuning.ONE_PASS, tuning.IN_ORDER, tuning.FROM_A_COUNTER
     tuning.ONE_PASS, tuning.IN_ORDER = (
-        {key: replace(one, least=1, tiles=1) for key, one in table.items()} for table in (ONE_PASS, IN_ORDER)
+        {key: replace(one, least=1, tiles=1, short=None) for key, one in table.items()}
+        for table in (ONE_PASS, IN_ORDER)
     )
-    # In order queries are at least as many as keys, and 70 heads are more tiles than programs run at once.
+    tuning.FROM_A_COUNTER = {why: (together, 1) for why, (together, _) in tuning.FROM_A_COUNTER.items()}
+    # 70 heads are more tiles than programs run at once.
     cases = (64, 301, 197, 2, 1, False), (64, 257, 130, 3, 3, True), (128, 260, 150, 2, 2, False)
     cases += (128, 301, 197, 2, 1, True), (64, 300, 280, 140, 70, False), (64, 300, 257, 2, 1, True)
     cases += (
@@ -142,9 +147,12 @@ def additions() -> float:
     full = tuning.FULL_ROUNDS
     tuning.FULL_ROUNDS = 0.0
     try:
-        return max(_attention(*case, deterministic=wish) for case in cases for wish in (False, True))
+        padded = (64, 257, 300, 2, 1, False), (128, 257, 200, 2, 2, True), (72, 130, 260, 2, 2, False)
+        worst = max(_attention(*case, deterministic=wish) for case in cases for wish in (False, True))
+        lengths = itertools.product(padded, (False, True), (150, 1))
+        return max([worst, *(_attention(*case, deterministic=wish, length=n) for case, wish, n in lengths)])
     finally:
-        tuning.ONE_PASS, tuning.IN_ORDER = before
+        tuning.ONE_PASS, tuning.IN_ORDER, tuning.FROM_A_COUNTER = before
         tuning.FULL_ROUNDS = full
 
 

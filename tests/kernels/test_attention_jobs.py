@@ -195,6 +195,7 @@ def one_pass(q, k, v, do, causal, in_order, want, parts=1, lengths=None):
 
 
 SOME_NONE = (333, 0, 150, 256)
+WHOLE_BLOCKS = (256, 0, -3, 70)  # of 256 keys: without lengths no block of keys would need a mask
 ONE_PASS_SHAPES = [  # and parts, and lengths
     (1, 2, 2, 200, 333, 128, 1, None),
     (2, 4, 2, 333, 200, 64, 1, None),
@@ -207,6 +208,8 @@ ONE_PASS_SHAPES = [  # and parts, and lengths
     (4, 2, 1, 333, 333, 64, 1, SOME_NONE),
     (4, 4, 1, 70, 333, 64, 2, SOME_NONE),
     (4, 1, 1, 200, 333, 80, 1, SOME_NONE),
+    (4, 1, 1, 256, 256, 128, 1, WHOLE_BLOCKS),
+    (4, 2, 1, 384, 256, 64, 1, WHOLE_BLOCKS),
 ]
 
 
@@ -217,7 +220,8 @@ def test_one_pass(shape, causal, in_order, paper):
     *sizes, parts, lengths = shape
     padded = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
     q, k, v, do = four(*sizes, torch.float16, lengths)
-    want, bits = oracle(q, k, v, do, causal=causal, k_lengths=padded), []
+    there = None if padded is None else padded.clamp(min=0)
+    want, bits = oracle(q, k, v, do, causal=causal, k_lengths=there), []
     for seed in range(3):
         ran = paper(seed)
         bits.append(one_pass(q, k, v, do, causal, in_order, want, parts, padded))

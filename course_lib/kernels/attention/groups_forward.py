@@ -219,6 +219,7 @@ def _consume(
         s = products(q, k, REST, S)
         if PADDED:  # a probability of 0 hides no NaN; the tensor cores are busy meanwhile
             if end * BLOCK_N > n_valid:
+                # All groups do it, and what they write is the same.
                 cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
         s = warpgroup_mma_wait(0, deps=[s])
         release(k_ring, turn)

@@ -541,7 +541,7 @@ def _consume(
         arrived(held[0], step)
         arrived(held[1], step)
         n_valid = keys_of(lengths_ptr, batch, n_k)
-        if lengths_ptr is not None:  # a probability of 0 hides no NaN
+        if lengths_ptr is not None:  # a probability of 0 hides no NaN. The other consumer reads this half after `met`
             if first_own + HALF > n_valid:
                 cut(view(k, WHICH, REST), n_valid - first_own, REST)
                 cut(view(v, WHICH, REST), n_valid - first_own, REST)
@@ -714,8 +714,8 @@ def write_in_one_pass(
     assert k_lengths is None or not blocks.dealt, "tiles of sequences of different lengths do not come in rounds"
     sums, counts = sums_and_counts(room, q, k, blocks)
     of_parts = sums_of_parts(room, q, k, blocks) if blocks.parts > 1 else (dk, dv)
-    # In order whoever comes first to a block of queries writes, so that zeros are for those that see no key; those of a
-    # sequence of length 0 get them too.
+    # In order whoever comes first to a block of queries writes. Zeros are for calls with queries that see no key, and
+    # for sequences of length 0.
     zeros = not blocks.in_order or (causal and q.shape[2] > k.shape[2])
     prepare(sums, counts, shift, delta, do, q, o, l, dl, k_lengths, zeros, blocks.in_order)
     add_up(sums, counts, *of_parts, shift, delta, do, q, k, v, causal, scale, k_lengths, blocks)

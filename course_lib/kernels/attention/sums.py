@@ -3,7 +3,7 @@
 dk and dv are such sums too where programs share the query heads of a tile, here and in two passes.
 
     prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq where nobody writes first: in
-               any order all, else those of queries without keys
+               any order all, in order those of causal calls of more queries than keys, and of sequences without keys
     finish     dq of its sums, dk and dv of the sums of their parts: added in order, scaled and rounded
 
 Bytes: prepare reads o and do and writes zeros, 8 B H n_q D, 4 without; finish reads the sums and writes dq, 6 B H n_q

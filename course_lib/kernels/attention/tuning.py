@@ -88,7 +88,7 @@ class OnePass:
     together: int  # the same block of keys of so many heads, then the next
     least: int  # keys, and queries, from which on it was measured faster; zeros for the sums and rounding them cost
     tiles: int  # of 128 keys, all heads of queries together, from which on it was measured faster
-    short: int | None = None  # the same, where tiles are MANY
+    short: int | None = None  # keys, and queries, in the place of `least` where tiles are MANY
     in_order: bool = False  # the same bits on every run
     dealt: bool = False  # in order, no mask, all sequences equally long: tiles in rounds, not from a counter
     stages: int = 2  # blocks of q, and of do, in shared memory or on their way there
@@ -207,15 +207,15 @@ IN_ORDER = {
     (128, False): OnePass(64, together=2, least=1024, tiles=128, short=384, in_order=True, dealt=True),
     (128, True): OnePass(64, together=32, least=768, tiles=128, short=256, in_order=True),
 }
-# From so many heads on. Any order took 1.02 to 1.05 times as long at 16 to 64 heads without a mask; with one, at 128
-# columns, 1.00 to 1.11 with 24 heads or more, and 0.83 to 1.02 with fewer.
-FASTER_IN_ORDER = {(48, False): 1, (128, False): 1, (128, True): 24}
-# In order, without a mask: tiles from a counter, so many heads together. Where lengths differ rounds would not be
-# rounds; where queries are fewer than keys, the programs of a round would want the same dq at the same time; and at
-# these columns that is faster (0.88 to 0.98), if heads are so many that nobody waits.
-PADDED, CROWDED, TAKEN, MANY_HEADS = 32, 64, {16: 32, 32: 32, 80: 16}, 32
+# From so many heads on. Any order took 1.02 to 1.05 times as long at 64 to 256 heads without a mask, and with 16 heads
+# 0.92 at 48 columns; with a mask, at 128 columns, 1.00 to 1.11 with 24 heads or more, and 0.83 to 1.01 with fewer.
+FASTER_IN_ORDER = {(48, False): 64, (128, False): 1, (128, True): 24}
+# In order, without a mask, tiles come from a counter: where lengths differ, as rounds would be none; where queries are
+# fewer than keys, as programs of a round would want the same dq; and, by columns, where that was faster (0.88 to 0.98).
+# So many heads go together, from so many heads on: fewer were not timed, or wait.
+FROM_A_COUNTER = {"lengths": (32, 16), "few queries": (64, 32), 16: (32, 32), 32: (32, 32), 80: (16, 32)}
 MANY = 500  # tiles
-FEW_QUERIES_FROM = 64, 2048  # queries and keys, of MANY tiles and blocks of 64 queries, as 80 columns or more have
+FEW_OF_MANY = 64, 4096  # so many queries of so many keys are enough, of MANY tiles, for 80 columns and more
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
 # fp32 keeps all its bits and so has no tensor cores: small blocks, for checking and not for speed.
 FP32 = Tuned(Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1), Blocks(32, 32, 4, 1))
@@ -363,21 +363,21 @@ def one_pass_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.T
     padded, crowded = k_lengths is not None, not causal and q.shape[2] < k.shape[2]
     entry = in_order = _one_pass(_in_order(key, padded, crowded, heads), causal, padded, q, k)
     if not (deterministic or torch.are_deterministic_algorithms_enabled()):
-        if not in_order or crowded or heads < FASTER_IN_ORDER.get(key, math.inf):
-            entry = _one_pass(ONE_PASS.get(key), causal, padded, q, k) or in_order
+        faster = in_order and not crowded and heads >= FASTER_IN_ORDER.get(key, math.inf)
+        entry = in_order if faster else _one_pass(ONE_PASS.get(key), causal, padded, q, k) or in_order
     return entry if entry and all(map(aligned, tensors)) and gluon_is_known() else None
 
 
 def _in_order(key: tuple[int, bool], padded: bool, crowded: bool, heads: int) -> OnePass | None:
-    """The entry, with tiles from a counter where they do not come in rounds."""
+    """The entry for additions in order: with tiles in rounds or from a counter, or None where neither is good."""
     entry, (columns, causal) = IN_ORDER.get(key), key
     if entry is None or causal:
         return entry
-    if crowded or padded:
-        return _from_a_counter(entry, CROWDED if crowded else PADDED)
-    if heads >= MANY_HEADS and columns in TAKEN:
-        return _from_a_counter(entry, TAKEN[columns])
-    return entry
+    why = "few queries" if crowded else "lengths" if padded else columns
+    together, least = FROM_A_COUNTER.get(why, (0, math.inf))
+    if heads >= least:
+        return _from_a_counter(entry, together)
+    return None if crowded or padded else entry
 
 
 @functools.cache
@@ -396,8 +396,10 @@ def _one_pass(
     least = entry.short if entry.short and tiles >= MANY else entry.least
     if padded and causal and entry.block == 128:  # lengths are shorter: 1.09 of two passes at 1024 keys, .99 at 2048
         least *= 2
-    few = n_q >= FEW_QUERIES_FROM[0] and n_k >= FEW_QUERIES_FROM[1] and tiles >= MANY and entry.block == 64
-    if tiles < entry.tiles or (min(n_q, n_k) < least and not few):
+    enough = min(n_q, n_k) >= least
+    if entry.block == 64 and tiles >= MANY:
+        enough |= n_q >= FEW_OF_MANY[0] and n_k >= FEW_OF_MANY[1]
+    if tiles < entry.tiles or not enough:
         return None
     parts = parts_of_heads(causal, q, k)
     if entry.dealt and not _rounds_are_full(k, parts):
