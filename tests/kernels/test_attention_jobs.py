@@ -13,6 +13,7 @@ from course_lib.device import TIER
 from course_lib.interpreter.jobs import Run
 from course_lib.interpreter.tiles import Int
 from course_lib.kernels.attention import groups_dkdv, groups_forward, groups_onepass, groups_tiles, sums
+from course_lib.kernels.attention.backward import write_gradients
 from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups
 from course_lib.kernels.attention.groups_forward import write_forward_in_groups
 from course_lib.kernels.attention.groups_onepass import write_in_one_pass
@@ -312,8 +313,19 @@ def test_programs_begin_together_where_they_wait_in_a_circle(causal, in_order, m
     monkeypatch.setattr(groups_onepass, "multiprocessors", lambda device: MULTIPROCESSORS)
     monkeypatch.setattr(groups_onepass, "launch", lambda kernel, grid, *args, **options: asked.append(options))
     q, k, v, do = four(1, 1, 1, 130, 300, 64, torch.float16)
-    one_pass(q, k, v, do, causal, in_order, oracle(q, k, v, do, causal=causal))
-    assert [options.get("launch_cooperative_grid", False) for options in asked] == [in_order and not causal]
+    want = oracle(q, k, v, do, causal=causal)
+    for lengths in (None, torch.tensor([300], dtype=torch.int32)):
+        one_pass(q, k, v, do, causal, in_order, want, lengths=lengths)
+    together = [options.get("launch_cooperative_grid", False) for options in asked]
+    assert together == [in_order and not causal, False], "with lengths tiles come from a counter"
+
+
+def test_what_one_pass_does_not_take_is_refused():
+    x, lengths = torch.zeros(1, 1, 4, 64), torch.ones(1, dtype=torch.int32)
+    with pytest.raises(AssertionError, match="different lengths do not come in rounds"):
+        write_in_one_pass(*13 * (x,), False, 1.0, lengths, IN_ORDER[64, False])
+    with pytest.raises(AssertionError, match="one pass knows no lengths of queries"):
+        write_gradients(*3 * (x,), (x, x), *6 * (x,), False, 1.0, lengths, None, ONE_PASS[64, False], True)
 
 
 def test_a_program_waits_for_none_that_has_not_begun(paper):
