@@ -3230,9 +3230,9 @@ print(
 # longer than a turn of the loop. With two more warps, one that asks and one that counts, it took 0.87. **Before you
 # change a schedule, find out who waits, and for what.**
 #
-# So programs wait in a circle: 1 for 2, 2 for 3, the last one for 1. All have to run at the same time. A *cooperative
-# launch* starts all programs of a kernel or none; without it two such kernels on one GPU, each with half of its programs
-# started, would wait for ever.
+# With this schedule programs wait in a circle: 1 for 2, 2 for 3, the last one for 1. So all have to run at the same time.
+# A *cooperative launch* starts all programs of a kernel or none; without it two such kernels on one GPU, each with half of
+# its programs started, would wait for ever.
 #
 # **Under a causal mask** tiles are of many lengths, and programs take them from a counter in memory, the longest first, as
 # in FlashAttention-3. Blocks of keys add in the order of their numbers, and all walk from the last queries back, so that
@@ -3275,9 +3275,9 @@ print(
 # padded batch every sequence has its own length, and with few queries of many keys all programs of a head would want the
 # same few rows of $dQ$. So there tiles come from the counter without a mask too: a block of keys of 32 or 64 heads, then
 # the next block of the same heads. Whoever has the block before began 32 or 64 tiles before. (At head sizes 16, 32 and
-# 80 that is faster for every batch with many heads, and the course does it; why there and not at 64 and 128 is not
-# known.) In a padded batch without a mask the pass takes 0.72 to 0.88 of two passes' time (16 x 16 heads of 1024 tokens
-# and 4 x 16 of 4096, head sizes 64 to 128).
+# 80 it is faster for 64 to 256 heads without padding too; why there and not at 64 and 128 is not known.) In a padded batch
+# without a mask the pass takes 0.72 to 0.88 of two passes' time (16 x 16 heads of 1024 tokens and 4 x 16 of 4096, head
+# sizes 64 to 128).
 #
 # ### What goes through shared memory
 # Shared memory has 32 banks. Words of 4 bytes that follow one another lie in banks that follow one another, and a bank

@@ -129,12 +129,12 @@ def groups() -> float:
 
 def additions() -> float:
     """Backward in one pass, with jobs for warps: more tiles of keys than one, which add to the same dq."""
-    before = tuning.ONE_PASS, tuning.IN_ORDER, tuning.FROM_A_COUNTER
+    before = tuning.ONE_PASS, tuning.IN_ORDER, tuning.WITH_LENGTHS, tuning.WITH_FEW_QUERIES
     tuning.ONE_PASS, tuning.IN_ORDER = (
         {key: replace(one, least=1, tiles=1, short=None) for key, one in table.items()}
         for table in (ONE_PASS, IN_ORDER)
     )
-    tuning.FROM_A_COUNTER = {why: (together, 1) for why, (together, _) in tuning.FROM_A_COUNTER.items()}
+    tuning.WITH_LENGTHS, tuning.WITH_FEW_QUERIES = (32, 1), (64, 1)
     # 70 heads are more tiles than programs run at once.
     cases = (64, 301, 197, 2, 1, False), (64, 257, 130, 3, 3, True), (128, 260, 150, 2, 2, False)
     cases += (128, 301, 197, 2, 1, True), (64, 300, 280, 140, 70, False), (64, 300, 257, 2, 1, True)
@@ -152,7 +152,7 @@ def additions() -> float:
         lengths = itertools.product(padded, (False, True), (150, 1))
         return max([worst, *(_attention(*case, deterministic=wish, length=n) for case, wish, n in lengths)])
     finally:
-        tuning.ONE_PASS, tuning.IN_ORDER, tuning.FROM_A_COUNTER = before
+        tuning.ONE_PASS, tuning.IN_ORDER, tuning.WITH_LENGTHS, tuning.WITH_FEW_QUERIES = before
         tuning.FULL_ROUNDS = full
 
 

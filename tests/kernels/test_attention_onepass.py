@@ -60,8 +60,8 @@ def everywhere(monkeypatch):
         )
     monkeypatch.setattr(packed, "ONE_PASS", tuning.ONE_PASS)
     monkeypatch.setattr(tuning, "FASTER_IN_ORDER", {})
-    few_heads = {why: (together, 1) for why, (together, _) in FROM_A_COUNTER.items()}
-    monkeypatch.setattr(tuning, "FROM_A_COUNTER", few_heads)
+    monkeypatch.setattr(tuning, "WITH_LENGTHS", (32, 1))
+    monkeypatch.setattr(tuning, "WITH_FEW_QUERIES", (64, 1))
     monkeypatch.setattr(tuning, "FULL_ROUNDS", 0.0)
     monkeypatch.setattr(backward, "write_gradients", spy)
     return ran
@@ -149,7 +149,7 @@ def test_few_queries_of_many_keys(columns, wish, causal, on_hopper):
 
 @pytest.mark.parametrize(("why", "n_q", "heads"), [("lengths", 8192, 16), ("few queries", 4096, 32)])
 def test_with_few_heads_programs_would_wait_for_each_other(why, n_q, heads, on_hopper):
-    """16 heads of 64 queries of 8192 keys, 64 columns, from a counter: 1.51 of two passes."""
+    """16 heads of 128 queries of 8192 keys, 64 columns, from a counter: 1.51 of two passes."""
     lengths = torch.ones(1) if why == "lengths" else None
     for H in (heads, heads - 1):
         tensors = three(n_q, 8192, B=1, H=H, H_kv=H)
@@ -383,13 +383,16 @@ def test_anything_but_yes_or_no_is_refused_in_words(make):
         attention(q, k, v, deterministic=0)
 
 
-def compiled(D, causal, wish, whole=True, group=1, parts=1, lengths=False):
-    """What the compiler makes of the kernel; of `group` query heads a program has its part."""
+def compiled(D, causal, wish, whole=True, group=1, parts=1, lengths=False, dealt=None):
+    """What the compiler makes of the kernel; of `group` query heads a program has its part. `dealt`: as the table has
+    it."""
     from course_lib.kernels.attention.groups import HALF, _layout, _plain
     from course_lib.kernels.attention.groups_onepass import _of_sums, one_pass_in_groups_kernel, settings
     from course_lib.kernels.rings import LAUNCH
 
     entry, (main, rest) = replace(TABLES[wish][D, causal], parts=parts), split(D)
+    if dealt is not None:
+        entry = replace(entry, dealt=dealt)
     fixed = settings(entry) | {"GROUP": group // parts, "CAUSAL": causal, "WHOLE": whole, "MAIN": main, "REST": rest}
     of_sums = (64, min(main, 64)) if rest == 0 else (entry.block, main)
     signature = {}
@@ -454,8 +457,20 @@ def test_tails_compile_and_fit_too(key):
     "key", [pytest.param(key, marks=[] if key == (128, True, True) else [pytest.mark.slow]) for key in EACH], ids=str
 )
 def test_lengths_compile_and_fit_too(key):
-    got = compiled(*key, whole=False, lengths=True)
+    got = compiled(*key, whole=False, lengths=True, dealt=False)
     assert got.shared_bytes <= HOPPER_HAS and got.registers == 168, str(got)
+    for loop in shortest_loops(got.sass):
+        assert not re.search(r"\b(LDL|STL)\b", loop), "nothing is spilled over blocks that are seen whole"
+
+
+@pytest.mark.parametrize("columns", [16, 32, pytest.param(64, marks=pytest.mark.slow), 80, 96, 128])
+def test_tiles_from_a_counter_compile_and_fit_without_a_mask_too(columns):
+    """For few queries at all widths, and with many heads at some."""
+    got = compiled(columns, False, True, dealt=False)
+    assert got.shared_bytes <= HOPPER_HAS and got.registers == 168, str(got)
+    assert got.spills_bytes <= SPILLS.get((columns, False, True), 24), str(got)
+    for loop in shortest_loops(got.sass):
+        assert not re.search(r"\b(LDL|STL)\b", loop), "nothing is spilled over blocks that are seen whole"
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def _walk(number, sizes, CAUSAL: gl.constexpr, BLOCK_M: gl.constexpr, TOGETHER: 
     n_valid = keys_of(lengths_ptr, head // kv_heads, n_k)
     first, full, end = query_range(block * (2 * HALF), n_q, n_valid, n_k - n_q, CAUSAL, BLOCK_M, 2 * HALF)
     end = gl.cdiv(end, BLOCK_M)
-    first = first // BLOCK_M  # before the end, as the last query sees all keys; 0 blocks behind the length
+    first = first // BLOCK_M  # before the end, as the last query sees all keys; behind the length the end is 0
     programs = gl.num_programs(0)
     to_start = number // programs * programs - (number - among) - among % heads  # of the round, from the head's first
     a = gl.maximum(gl.cdiv(to_start, heads), 0)

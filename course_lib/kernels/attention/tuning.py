@@ -213,7 +213,8 @@ FASTER_IN_ORDER = {(48, False): 64, (128, False): 1, (128, True): 24}
 # In order, without a mask, tiles come from a counter: where lengths differ, as rounds would be none; where queries are
 # fewer than keys, as programs of a round would want the same dq; and, by columns, where that was faster (0.88 to 0.98).
 # So many heads go together, from so many heads on: fewer were not timed, or wait.
-FROM_A_COUNTER = {"lengths": (32, 16), "few queries": (64, 32), 16: (32, 32), 32: (32, 32), 80: (16, 32)}
+WITH_LENGTHS, WITH_FEW_QUERIES = (32, 16), (64, 32)
+FROM_A_COUNTER = {16: (32, 32), 32: (32, 32), 80: (16, 32)}
 MANY = 500  # tiles
 FEW_OF_MANY = 64, 4096  # so many queries of so many keys are enough, of MANY tiles, for 80 columns and more
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
@@ -373,11 +374,11 @@ def _in_order(key: tuple[int, bool], padded: bool, crowded: bool, heads: int) ->
     entry, (columns, causal) = IN_ORDER.get(key), key
     if entry is None or causal:
         return entry
-    why = "few queries" if crowded else "lengths" if padded else columns
-    together, least = FROM_A_COUNTER.get(why, (0, math.inf))
-    if heads >= least:
-        return _from_a_counter(entry, together)
-    return None if crowded or padded else entry
+    if crowded or padded:
+        together, least = WITH_FEW_QUERIES if crowded else WITH_LENGTHS
+        return _from_a_counter(entry, together) if heads >= least else None
+    together, least = FROM_A_COUNTER.get(columns, (0, math.inf))
+    return _from_a_counter(entry, together) if heads >= least else entry
 
 
 @functools.cache
