@@ -1,10 +1,10 @@
-"""A step of data parallel training whose attention begins only when all its programs can run.
+"""A step of data parallel training beside attention that begins only when all its programs can run, and that need not.
 
-Backward in order, without a mask, is one launch of programs that wait for each other in a circle, so the device begins
-it when as many multiprocessors are free as it has programs. A collective of NCCL holds some of them. What that costs is
-asked here: a transformer of the large sizes with our attention, backward in each of three ways, alone and with buckets
-whose all-reduce is under way meanwhile. "exposed ms" is a step with sending minus the same step without, in the same
-round. The slowest rank counts.
+Backward in order, without a mask, with tiles in rounds, is one launch of programs that wait for each other in a circle,
+so the device begins it when as many multiprocessors are free as it has programs. A collective of NCCL holds some of
+them; so a rank takes tiles from a counter (`BESIDE_COLLECTIVES`). What either costs is asked here: a transformer of the
+large sizes with our attention, backward in each of four ways, alone and with buckets whose all-reduce is under way
+meanwhile. "exposed ms" is a step with sending minus the same step without, in the same round. The slowest rank counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from course_lib.kernels.attention import attention, backward, tuning
 from course_lib.models.transformer import Sizes, Transformer
 from course_lib.parallel import Buckets
 
-WAYS = ("one pass in order", "one pass in any order", "two passes")
+WAYS = ("one pass in order", "one pass in order, in rounds", "one pass in any order", "two passes")
 MIB = 25.0
 ON_GPUS = Setting(Sizes(16000, 4096, 2048, 16, 8), torch.bfloat16, 2, (MIB,), 16, steps=2, seconds=(30, 0, 0, 0))
 
@@ -95,6 +95,7 @@ def _in_way(way: str, module: nn.Module, step: Step, tokens: torch.Tensor) -> No
         block.attention.deterministic = way != "one pass in any order"
     patches = {
         "two passes": mock.patch.object(backward, "one_pass_for", return_value=None),
+        "one pass in order, in rounds": mock.patch.object(tuning, "BESIDE_COLLECTIVES", {}),
         "one pass in any order": mock.patch.object(tuning, "FASTER_IN_ORDER", {}),
     }
     with patches.get(way, nullcontext()):

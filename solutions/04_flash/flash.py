@@ -323,7 +323,7 @@ if largest:
 # %% [markdown]
 # Compiled, SDPA and ours lie on each other: compiled is the wide line under the other two. The report's compiled
 # version was no such thing: at 16384 tokens and head size 128 its 100 forward passes fell from 17.9 s to 12.3, where
-# one in this table, in bf16, falls from 8.3 ms to 1.9. Keep that in mind: section 9 shows why.
+# one in this table, in bf16, falls from 8.4 ms to 1.8. Keep that in mind: section 9 shows why.
 #
 # ### A forward pass slower than its backward pass?
 # The table of counts says that backward has twice the products and twice the crossings. So it must take longer. The
@@ -2628,13 +2628,13 @@ if rates:
 #
 # | tokens, head size | forward in turn | alone | backward in turn | alone | both in order | both in any order |
 # |---|---|---|---|---|---|---|
-# | 4096, 64 | 1.04 | 1.02 | 1.01 | 0.97 | 1.01 | 0.97 |
-# | 4096, 64, causal | 1.04 | 1.01 | 1.01 | 1.10 | 1.00 | 1.00 |
-# | 4096, 128 | 1.01 | 1.00 | 1.03 | 1.02 | 1.03 | 1.03 |
-# | 4096, 128, causal | 0.97 | 0.98 | 1.03 | 1.07 | 0.99 | 1.03 |
-# | 16384, 128 | 1.05 | 1.05 | 1.06 | 1.10 | 1.04 | 1.06 |
+# | 4096, 64 | 1.02 | 1.02 | 1.01 | 0.97 | 1.01 | 0.97 |
+# | 4096, 64, causal | 1.03 | 1.04 | 1.01 | 1.10 | 1.00 | 1.00 |
+# | 4096, 128 | 1.00 | 0.99 | 1.03 | 1.02 | 1.03 | 1.03 |
+# | 4096, 128, causal | 0.96 | 0.98 | 1.03 | 1.07 | 0.99 | 1.03 |
+# | 16384, 128 | 1.02 | 1.01 | 1.06 | 1.10 | 1.04 | 1.06 |
 #
-# So forward ours takes 3 % less to 5 % more in turn and 2 % less to 5 % more alone, and backward 1 to 6 % more in turn
+# So forward ours takes 4 % less to 3 % more in turn and 2 % less to 4 % more alone, and backward 1 to 6 % more in turn
 # and 3 % less to 10 % more alone. Backward the two do not do the same by default: ours gives the same bits in every
 # run, and FlashAttention-4 adds to $dQ$ in whatever order its programs come. With `deterministic=True` it keeps an
 # order too; beside that ours takes 1 % less to 4 % more, and where both may add in any order 3 % less to 6 % more. The
@@ -2645,12 +2645,12 @@ if rates:
 #
 # **cuDNN** was timed in turn with ours too, at another moment. By these times backward ours takes 0.87 and, causal,
 # 0.81 of its time at 64, and 0.90 to 0.93 at 128; in any order 0.79 and 0.81 at 64. Forward at 64 and 128 ours takes
-# 0.87 to 0.96 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.85 of its time
+# 0.85 to 0.94 of its time. At 256 tokens, head size 72, cuDNN is the best peer: there ours takes 0.85 of its time
 # forward and 0.68 backward, alone 0.82 and 0.77.
 #
 # FlexAttention takes 1.3 to 1.7 times the time of ours and is the fastest of the rest, after FlashAttention-4 and
-# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 31 times as long forward. It
-# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.9 to 2.8 times ours: it rounds the
+# cuDNN, in all cases but one (forward at head size 72, where `flash` is). Eager takes 4 to 32 times as long forward. It
+# is missing at 16384 tokens, where its scores take 32 GiB. And its errors are 1.8 to 2.8 times ours: it rounds the
 # scores to bf16, and then it scales them. Scaling by a power of two, as at head size 64, is exact; other scales round
 # again. The others keep the scores in fp32. Section 10 has the ratios of every case.
 
@@ -2659,9 +2659,9 @@ if rates:
 # Your kernel says what has to be computed, and Triton's compiler decides what overlaps. FlashAttention-3, cuDNN and the
 # course's faster kernel decide that themselves. (The course has two rungs: plain Triton, which takes any shape, and this
 # one, which runs where it was measured to be faster.) This section reads how, in generated code and on any machine. One
-# cell needs exercise 4.3. Seven ideas: the two ceilings beside the tensor cores; the **TMA**, which fetches tiles; jobs
-# for the warps (**warp specialisation**); turns at the tensor cores (**ping-pong**); an order of the tiles; a fixed order
-# of sums; and what goes through shared memory.
+# cell needs exercise 4.3. Eight ideas: the two ceilings beside the tensor cores; the **TMA**, which fetches tiles; jobs
+# for the warps (**warp specialisation**); turns at the tensor cores (**ping-pong**); sums that are seldom scaled; an
+# order of the tiles; a fixed order of sums; and what goes through shared memory.
 #
 # ### Two more ceilings
 # **Bytes from the L2 cache.** Section 1 counted K and V once. A kernel reads them again for every block of queries, so
@@ -2990,7 +2990,7 @@ if forward_in_groups_kernel:  # head size 128, not causal, as the course's table
         "HEADS_INTERLEAVED": 1, "BLOCK_N": 128,
         "STAGES": 2, "HELD": 2, "MAIN": 128, "REST": 0,
     }  # fmt: skip
-    fixed |= {"TURNS": True, "POLYNOMIAL": False}
+    fixed |= {"TURNS": False, "LAZY": True}
     options = {"num_warps": LAUNCH["num_warps"], "max_registers": LAUNCH["maxnreg"]}
     groups = compile_kernel(
         forward_in_groups_kernel, types, fixed, "H200", divisible_by_16=False, **options
@@ -3121,7 +3121,64 @@ for d in (64, 128):
 # and each of them has a second way to overlap: it asks for the scores of the next block before it waits for the product
 # of this one, so the tensor cores have work while it takes exponentials. (FlashAttention-3 does both.) In the course's
 # kernel the second way brings most of the gain, and the barriers alone little: `benchmarks/notes/attention.md` has the
-# times.
+# times. At head size 128 they are gone, since a turn has less to do than the model says:
+#
+# ### Sums that are seldom scaled
+# When the maximum of a row moves, $o$ is multiplied by $e^{m_{old} - m_{new}}$: 64 products a thread at head size 128, in
+# every turn, and meanwhile the group asks for nothing. Where the maximum stays the factor is 1, and nothing need be done.
+# But 16 rows share a warp, whose threads go one way together.
+#
+# ### Predict
+# The scores of 4096 keys are normal and come in blocks of 128. In which share of the 31 turns after the first does a warp
+# of 16 rows have to scale?
+
+# %%
+predicted_scaled = {"share of the turns": None}  # replace None: from 0 to 1
+### BEGIN PREDICTION
+predicted_scaled = {
+    "share of the turns": 0.65,
+    "why": "The largest of t blocks is in the last one with probability 1/t. That none of "
+    "16 rows has it there: (1 - 1/t)^16; the mean over t = 2 to 32.",
+}
+### END PREDICTION
+
+
+# %%
+def scaled(scores, slack, block=128, rows=16):
+    """The share of turns, after the first block, in which some row of a warp moves its
+    maximum. slack: it moves only for a score that is larger by more."""
+    top, turns = scores[:, :block].amax(1), []
+    for begin in range(block, scores.shape[1], block):
+        new = scores[:, begin : begin + block].amax(1)
+        grown = new > top + slack
+        top = torch.where(grown, new, top)
+        turns.append(grown.view(-1, rows).any(1))
+    return torch.stack(turns).float().mean().item()
+
+
+draw = torch.Generator().manual_seed(0)
+normal = torch.randn(1024, 4096, generator=draw) / math.log(2)  # in powers of 2
+growing = normal + torch.linspace(0, 24, 4096)  # by 2^24 from the first key to the last
+against(predicted_scaled, {"share of the turns": scaled(normal, 0)})
+Table(
+    ("a maximum moves for more than", "normal scores", "growing ones"),
+    [
+        (f"{slack} times", f"{scaled(normal, s):.2f}", f"{scaled(growing, s):.2f}")
+        for s, slack in ((0, 1), (1, 2), (2, 4), (4, 16), (8, 256))
+    ],
+    note="share of the turns in which a warp of 16 rows scales its sums",
+)
+
+# %% [markdown]
+# **The prediction, counted.** A warp scales in 66 % of the turns. So to skip products by 1 alone would spare a third of
+# them. But $m$ need not be the maximum. **Any number does that all exponentials of a row share: the last division takes
+# it out again**, and it only has to keep them from overflowing. So FlashAttention-4 (Zadouri and others, 2026) moves $m$
+# only where a score is more than $2^8$ times as large. An exponential is at most 256 then, which two bytes hold as
+# exactly as 1, and with normal scores nothing is scaled after the first block. A warp asks in one instruction (a *vote*)
+# whether one of its rows has moved, and jumps over the products. The course's kernel does so at head size 128, at 64
+# without a mask and at 72 and 80 with one; elsewhere it was no faster. Forward at 16384 tokens of head size 128, where
+# power sets the pace, it took 1.052 of FlashAttention-4's time before and takes 1.025, and at 4096 tokens 1.011 and
+# 0.999.
 #
 # ### In which order the tiles come
 # A program that stays (**persistent**) is launched once a multiprocessor and walks over many tiles. Its fetching warp
@@ -3408,8 +3465,8 @@ Table(
 # | the gain on a GPU comes from fewer launches | bytes, not launches | six crossings of $n^2$ numbers |
 #
 # And the field? On the recorded H200 FlashAttention-4 (Zadouri and others, in CuTe DSL; its kernels for Hopper follow
-# FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 0.97 to
-# 1.05 of its time forward in turn and 0.98 to 1.05 alone, and 1.01 to 1.06 backward in turn and 0.97 to 1.10 alone.
+# FlashAttention-3) is the best peer at 4096 and 16384 tokens, head sizes 64 and 128, in all cases: ours takes 0.96 to
+# 1.03 of its time forward in turn and 0.98 to 1.04 alone, and 1.01 to 1.06 backward in turn and 0.97 to 1.10 alone.
 # Backward ours keeps the same bits in every run, and FlashAttention-4's default does not; where both keep an order, ours
 # takes 0.99 to 1.04, and where both may add in any order 0.97 to 1.06. At 256 tokens, head size 72, cuDNN is the best
 # peer, and ours is ahead: 0.85 forward and 0.68 backward. FlashAttention-3 (Shah and others) was not measured, so no
@@ -3498,7 +3555,7 @@ Table(
 #   the measurements that section 9 quotes.
 # - Ted Zadouri, Markus Hoehnerbach, Jay Shah, Timmy Liu, Vijay Thakkar and Tri Dao, *FlashAttention-4: Algorithm and
 #   Kernel Pipelining Co-Design for Asymmetric Hardware Scaling*, 2026, arXiv:2603.05451: the exponential unit as a
-#   ceiling, and kernels in CuTe DSL.
+#   ceiling, sums that are scaled only when a maximum has grown much, and kernels in CuTe DSL.
 # - What this lesson leaves out. *Packed sequences* (varlen): the sequences of a batch lie behind each other without
 #   padding, and a list says where each begins; FlashAttention's `flash_attn_varlen_func` takes them. *Paged keys*: a
 #   server keeps K and V in pages of some tokens, and a table says where each page lies (Woosuk Kwon and others,

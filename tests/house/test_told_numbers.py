@@ -12,6 +12,8 @@ import triton
 from autograder import exercise
 from course_lib import results
 from course_lib.compiled import compile_kernel
+from course_lib.kernels.attention import groups_softmax
+from course_lib.kernels.attention.tuning import GROUPS
 from course_lib.kernels.mx.tuning import FETCHED
 from course_lib.models.siglip.steps import steps
 from course_lib.models.vision import Sizes
@@ -245,25 +247,25 @@ def test_what_dealt_tiles_gained_is_in_the_notes_as_lesson_04_tells_it():
         notes_say("attention", f"| {took} |")
         assert round(float(took.rpartition(" ")[2]), 2) == rounded
     notes_say("attention", "Forward at 128 columns, causal, took 1.09 of FlashAttention-4's time")
+    notes_say("attention", "In that record forward, 128 columns, causal, took .974 of FlashAttention-4's time.")
     assert 15 < 64 * 32 / 132 < 16
-    assert round(whole_rows("attention")["attention forward bf16 4 x 16 x 4096 x 128 causal"]["ratio"], 2) == 0.97
 
 
 def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells():
     says(
         FLASH,
-        "| 4096, 64 | 1.04 | 1.02 | 1.01 | 0.97 | 1.01 | 0.97 |",
-        "| 4096, 64, causal | 1.04 | 1.01 | 1.01 | 1.10 | 1.00 | 1.00 |",
-        "| 4096, 128 | 1.01 | 1.00 | 1.03 | 1.02 | 1.03 | 1.03 |",
-        "| 4096, 128, causal | 0.97 | 0.98 | 1.03 | 1.07 | 0.99 | 1.03 |",
-        "| 16384, 128 | 1.05 | 1.05 | 1.06 | 1.10 | 1.04 | 1.06 |",
+        "| 4096, 64 | 1.02 | 1.02 | 1.01 | 0.97 | 1.01 | 0.97 |",
+        "| 4096, 64, causal | 1.03 | 1.04 | 1.01 | 1.10 | 1.00 | 1.00 |",
+        "| 4096, 128 | 1.00 | 0.99 | 1.03 | 1.02 | 1.03 | 1.03 |",
+        "| 4096, 128, causal | 0.96 | 0.98 | 1.03 | 1.07 | 0.99 | 1.03 |",
+        "| 16384, 128 | 1.02 | 1.01 | 1.06 | 1.10 | 1.04 | 1.06 |",
     )
     told = {
-        "4096 x 64": [1.04, 1.02, 1.01, 0.97, 1.01, 0.97],
-        "4096 x 64 causal": [1.04, 1.01, 1.01, 1.10, 1.00, 1.00],
-        "4096 x 128": [1.01, 1.00, 1.03, 1.02, 1.03, 1.03],
-        "4096 x 128 causal": [0.97, 0.98, 1.03, 1.07, 0.99, 1.03],
-        "16384 x 128": [1.05, 1.05, 1.06, 1.10, 1.04, 1.06],
+        "4096 x 64": [1.02, 1.02, 1.01, 0.97, 1.01, 0.97],
+        "4096 x 64 causal": [1.03, 1.04, 1.01, 1.10, 1.00, 1.00],
+        "4096 x 128": [1.00, 0.99, 1.03, 1.02, 1.03, 1.03],
+        "4096 x 128 causal": [0.96, 0.98, 1.03, 1.07, 0.99, 1.03],
+        "16384 x 128": [1.02, 1.01, 1.06, 1.10, 1.04, 1.06],
     }
     says(FLASH, "the best peer, forward and backward, in all cases**", "64 and 128, in all cases: ours takes")
     rows, columns, theirs = whole_rows("attention"), [], []
@@ -280,10 +282,10 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
         columns.append((forth["ratio"], forth["ratio alone"], back["ratio"], back["ratio alone"], in_order, in_any))
         assert [float(f"{ratio:.2f}") for ratio in columns[-1]] == ratios, size
     spans = [(round(min(way), 2), round(max(way), 2)) for way in zip(*columns, strict=True)]
-    assert spans == [(0.97, 1.05), (0.98, 1.05), (1.01, 1.06), (0.97, 1.10), (0.99, 1.04), (0.97, 1.06)]
-    says(FLASH, "ours takes 0.97 to 1.05 of its time forward in turn and 0.98 to 1.05 alone,")
+    assert spans == [(0.96, 1.03), (0.98, 1.04), (1.01, 1.06), (0.97, 1.10), (0.99, 1.04), (0.97, 1.06)]
+    says(FLASH, "ours takes 0.96 to 1.03 of its time forward in turn and 0.98 to 1.04 alone,")
     says(FLASH, "and 1.01 to 1.06 backward in turn and 0.97 to 1.10 alone.")
-    says(FLASH, "So forward ours takes 3 % less to 5 % more in turn and 2 % less to 5 % more alone,")
+    says(FLASH, "So forward ours takes 4 % less to 3 % more in turn and 2 % less to 4 % more alone,")
     says(FLASH, "and backward 1 to 6 % more in turn and 3 % less to 10 % more alone.")
     says(
         FLASH, "beside that ours takes 1 % less to 4 % more, and where both may add in any order 3 % less to 6 % more."
@@ -309,6 +311,22 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
     says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.00 backward,")
     long = [whole_rows("beside_attention")[f"attention {way} 4 x 16 x 4096 x 72"] for way in ("forward", "backward")]
     assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.0), ("flash 4", 1.0)]
+
+
+def test_how_seldom_sums_are_scaled_is_what_lesson_04_tells():
+    says(FLASH, "64 products a thread at head size 128,", "In which share of the 31 turns after the first does a warp")
+    says(FLASH, "A warp scales in 66 % of the turns. So to skip products by 1 alone would spare a third of them.")
+    says(FLASH, "where a score is more than $2^8$ times as large.", "An exponential is at most 256 then,")
+    assert 64 * 128 // 128 == 64 and 4096 // 128 - 1 == 31 and 2**8 == 256 == 2**groups_softmax.SLACK.value
+    assert round(100 * sum(1 - (1 - 1 / t) ** 16 for t in range(2, 33)) / 31) == 66
+    says(FLASH, "does so at head size 128, at 64 without a mask and at 72 and 80 with one;")
+    lazy = {(columns, causal) for (kernel, columns, causal), one in GROUPS.items() if kernel == "forward" and one.lazy}
+    assert lazy == {(128, False), (128, True), (64, False), (80, True)}
+    says(FLASH, "it took 1.052 of FlashAttention-4's time before and takes 1.025, and at 4096 tokens 1.011 and 0.999.")
+    notes_say("attention", "128 1.011 -> .999 (.998 to 1.000)", "16384 1.052 -> 1.025,")
+    rows = whole_rows("attention")
+    now = [rows[f"attention forward bf16 4 x 16 x {length} x 128"]["ratio"] for length in (16384, 4096)]
+    assert [round(ratio, 3) for ratio in now] == [1.025, 0.999]
 
 
 def test_what_tiles_that_are_taken_early_cost_is_what_lesson_04_tells():

@@ -19,7 +19,7 @@ from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import gluon_is_known
 from course_lib.kernels.launching import forget
 from course_lib.kernels.timed import attention_step
-from tests.kernels.attention_oracle import oracle
+from tests.kernels.attention_oracle import growing, oracle
 
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
@@ -56,6 +56,8 @@ def everywhere(monkeypatch):
     asked, original = [], tuning.groups_for
     monkeypatch.setattr(tuning, "GROUPS", EVERYWHERE)
     monkeypatch.setattr(tuning, "SHORT", {})
+    for in_one in ("ONE_PASS", "IN_ORDER"):
+        monkeypatch.setattr(tuning, in_one, {})
 
     def spy(kernel, *rest):
         asked.append((kernel, original(kernel, *rest)))
@@ -100,7 +102,8 @@ def test_two_groups_of_warps_share_a_tile_where_three_leave_a_round_nearly_empty
     """On an H200 of 2026-11-28 8 heads of 4096 took 103 us with three, and 79 with two five days before."""
     monkeypatch.setattr(tuning, "multiprocessors", lambda device: 132)
     found = chosen(*four(B=1, H=heads, H_kv=heads, n_q=n_q, n_k=n_q, D=HEADS[columns]))
-    of_three = GROUPS["forward", columns, False]
+    most, short = SHORT.get(("forward", columns, False), (0, None))
+    of_three = short if n_q <= most else GROUPS["forward", columns, False]
     assert found == (of_three if consumers == 3 else replace(of_three, consumers=2, stages=3))
 
 
@@ -218,7 +221,7 @@ def compiled(name, columns, causal, groups, whole=True, padded=False):
     fixed = {"GROUP": 1, "CAUSAL": causal, "STAGES": groups.stages, "HELD": groups.held, "REST": rest}
     if name == "forward":
         fixed |= {"WHOLE": whole, "HEADS_INTERLEAVED": groups.heads_interleaved}
-        fixed |= {"TURNS": groups.turns, "CONSUMERS": groups.consumers}
+        fixed |= {"TURNS": groups.turns, "LAZY": groups.lazy, "CONSUMERS": groups.consumers}
         fixed |= {"BLOCK_N": groups.block, "MAIN": main, "POLYNOMIAL": False}  # as lesson 04 calls it
     else:
         fixed |= {"BLOCK_M": groups.block, "MAIN": main, "SAME_LENGTHS": False}
@@ -262,15 +265,18 @@ def test_every_configuration_of_the_table_compiles_and_fits(name, columns, causa
     assert {"160" if three else "240", "24"} <= moved, "registers move to those who compute"
 
 
-@pytest.mark.parametrize("columns", [64, pytest.param(80, marks=pytest.mark.slow), 128])
-def test_the_exponentials_are_taken_while_a_product_is_being_made(columns):
+@pytest.mark.parametrize(
+    ("columns", "causal"),
+    [(64, True), (128, False), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((80, False), (80, True)))],
+)
+def test_the_exponentials_are_taken_while_a_product_is_being_made(columns, causal):
     """In machine code: between the wait for the scores alone (all but so many products) and the wait for all."""
-    groups = GROUPS["forward", columns, False]
-    got = compiled("forward", columns, False, groups)
+    groups = GROUPS["forward", columns, causal]
+    got = compiled("forward", columns, causal, groups)
     if got.sass is None:
         pytest.skip("Triton came without cuobjdump")
     waiting = re.findall(r"DEPBAR\.LE gsb0, 0x[12](.*?)DEPBAR\.LE gsb0, 0x0", got.sass, re.DOTALL)
-    assert len(waiting) == groups.consumers, "one loop of each"
+    assert len(waiting) == groups.consumers * (1 + causal), "one loop of each, and causal one over masked blocks"
     for between in waiting:
         assert between.count("MUFU.EX2") >= 64, "128 x 64 exponentials by 128 threads"
 
@@ -307,6 +313,19 @@ SHAPES = [  # B, H, H_kv, n_q, n_k, D
     (60, 8, 4, 200, 330, 48),
     (40, 8, 8, 300, 300, 96),
 ]
+
+
+@pytest.mark.gpu
+@HALVES
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("columns", [32, 64, 80, 128])
+def test_maxima_that_grow_in_some_rows_and_some_blocks_are_right(columns, causal, kind, make, check, everywhere):
+    """Blocks are walked from the last on, so scores are larger the earlier a key comes."""
+    q, k, v, do = make(2, 2, 1, 500, 900, HEADS[columns], kind)
+    q, k = growing(q, k)
+    got = check(q, k, v, do, causal=causal)
+    o, _l = forward(q, k, v, causal, HEADS[columns] ** -0.5)
+    assert torch.equal(o, got["o"]) and [kernel for kernel, groups in everywhere if groups][:1] == ["forward"]
 
 
 @pytest.mark.gpu

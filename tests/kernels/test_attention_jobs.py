@@ -1,5 +1,6 @@
 """Attention's kernels with jobs for their warps, carried out by the host: right whoever comes first."""
 
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,14 +13,21 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from course_lib.device import TIER
 from course_lib.interpreter.jobs import Run
 from course_lib.interpreter.tiles import Int
-from course_lib.kernels.attention import groups_dkdv, groups_forward, groups_onepass, groups_tiles, sums
+from course_lib.kernels.attention import (
+    groups_dkdv,
+    groups_forward,
+    groups_onepass,
+    groups_softmax,
+    groups_tiles,
+    sums,
+)
 from course_lib.kernels.attention.backward import write_gradients
 from course_lib.kernels.attention.groups_dkdv import write_dkdv_in_groups
 from course_lib.kernels.attention.groups_forward import write_forward_in_groups
 from course_lib.kernels.attention.groups_onepass import write_in_one_pass
 from course_lib.kernels.attention.tuning import GROUPS, IN_ORDER, ONE_PASS, Groups
 from course_lib.kernels.columns import split
-from tests.kernels.attention_oracle import oracle
+from tests.kernels.attention_oracle import growing, oracle
 
 pytestmark = pytest.mark.skipif(TIER == "gpu", reason="there the GPU carries them out")
 
@@ -43,6 +51,7 @@ def taken(run, counter, number):
     return before
 
 
+SCALING = [groups_softmax.scaling(n) for n in (8, 32, 64)]
 ASM = {
     groups_onepass._TAKE.value: taken,
     groups_onepass._OF_LANE_0.value: lambda run, number: number,
@@ -50,7 +59,7 @@ ASM = {
     groups_onepass._AWAIT.value: asked_for_its_turn,
     groups_onepass._COUNT.value: counted,
     groups_onepass._ADDED.value: lambda run, turn: run.all_written() or 0,
-}
+} | dict.fromkeys(SCALING, lambda run, x, factor: x * factor)
 
 
 def add(run, desc, coord, tile):
@@ -133,6 +142,44 @@ def test_forward(shape, causal, way, paper):
         write_forward_in_groups(o, l, q, k, v, causal, shape[-1] ** -0.5, None, blocks)
         assert_near((o, l), want, ("o", "l"))
         assert ran == [KERNELS[0]]
+
+
+@pytest.fixture
+def scaled(monkeypatch):
+    """Of every time that sums may be scaled: whether some factor is not 1."""
+    found = []
+
+    def seen(run, x, factor):
+        found.append(bool((factor != 1).any()))
+        return x * factor
+
+    monkeypatch.setattr(sys.modules[__name__], "ASM", ASM | dict.fromkeys(SCALING, seen))
+    return found
+
+
+@CAUSAL
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("columns", [64, 80, 128])
+def test_forward_where_maxima_grow(columns, lazy, causal, paper, scaled):
+    q, k, v, do = four(1, 2, 1, 260, 700, columns, torch.float16)
+    q, k = growing(q, k)
+    want = oracle(q, k, v, do, causal=causal)
+    paper(0)
+    (o,), l = empty(q), torch.full(q.shape[:3], float("nan"))
+    blocks = replace(GROUPS["forward", columns, causal], lazy=lazy, consumers=2, stages=2)
+    write_forward_in_groups(o, l, q, k, v, causal, columns**-0.5, None, blocks)
+    assert_near((o, l), want, ("o", "l"))
+    assert any(scaled) is lazy, "where a maximum has grown by more than 2^8"
+
+
+def test_sums_are_seldom_scaled(paper, scaled):
+    """Of scores of one size, after the first block: never."""
+    q, k, v, _do = four(1, 1, 1, 128, 1024, 64, torch.float16)
+    paper(0)
+    write_forward_in_groups(
+        *empty(q), torch.empty(q.shape[:3]), q, k, v, False, 0.125, None, Groups(128, 3, held=2, lazy=True)
+    )
+    assert scaled == [False] * 14, "7 blocks after the first of 64 rows, twice"
 
 
 LENGTHS = (333, 1, 150, 256)

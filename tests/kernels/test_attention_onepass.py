@@ -196,6 +196,20 @@ def test_few_heads_would_wait_for_each_other_if_tiles_came_from_a_counter(column
 
 
 @pytest.mark.parametrize("wish", [True, False])
+def test_beside_other_ranks_no_launch_of_128_columns_waits_for_multiprocessors(wish, on_hopper, monkeypatch):
+    many, few = three(B=2, H=16, H_kv=16), three(B=2, H=15, H_kv=15)
+    assert one_pass_for(False, None, wish, *many).dealt
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    found = one_pass_for(False, None, wish, *many)
+    assert found == replace(IN_ORDER[128, False], dealt=False, together=8)
+    assert one_pass_for(False, None, wish, *few) is IN_ORDER[128, False], "few wait for each other"
+    assert one_pass_for(True, None, True, *many) is IN_ORDER[128, True]
+    for columns in (80, 96):
+        tensors = three(B=2, H=16, H_kv=16, D=columns)
+        assert one_pass_for(False, None, True, *tensors).dealt is (columns == 96), "as alone"
+
+
+@pytest.mark.parametrize("wish", [True, False])
 def test_what_the_copy_engine_does_not_reach_stays_with_two_passes(wish, on_hopper):
     for head_size in (36, 50, 100):
         assert one_pass_for(False, None, wish, *three(D=head_size, B=4)) is None, "rows out of the copy engine's reach"

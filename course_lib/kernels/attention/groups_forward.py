@@ -7,7 +7,8 @@ The same sums as in forward.py, in another order in time. In one turn of its loo
     waits for the product, and corrects the sums.
 
 So the tensor cores always have one product more in hand than a consumer waits for. The consumers take turns at asking
-(`turns`): then they take their exponentials at different times.
+(`turns`): then they take their exponentials at different times. Where correcting is seldom (`lazy`,
+groups_softmax.py), at 128 columns, they drift apart by themselves and asking in turn costs 2 %.
 
 Each consumer holds 64 queries, and all read the same tiles of keys. Of two, each thread has 240 registers. Of three,
 160: enough up to 64 columns, where o takes 32, the scores of 128 keys 64 and the probabilities of the turn before 32.
@@ -40,7 +41,7 @@ from course_lib.kernels.attention.groups import (
     view,
     wait_for_all,
 )
-from course_lib.kernels.attention.groups_softmax import block_softmax, scale_rows, sums_of_threads
+from course_lib.kernels.attention.groups_softmax import block_softmax, scale_rows, scale_where_needed, sums_of_threads
 from course_lib.kernels.attention.groups_tiles import blocks_of_keys, dealt, place, share, take
 from course_lib.kernels.attention.masks import keys_of
 from course_lib.kernels.attention.rows import LOG2_E
@@ -97,12 +98,18 @@ def _carried(p, KIND: gl.constexpr, CONSUMERS: gl.constexpr):
 
 
 @gluon.jit
-def _scale(acc, factor, REST: gl.constexpr):
+def _scale(acc, factor, REST: gl.constexpr, LAZY: gl.constexpr):
     """Every row times its own factor."""
     main, rest = acc
-    main = scale_rows(main, factor)
+    if LAZY:
+        main = scale_where_needed(main, factor)
+    else:
+        main = scale_rows(main, factor)
     if REST:
-        rest = scale_rows(rest, factor)
+        if LAZY:
+            rest = scale_where_needed(rest, factor)
+        else:
+            rest = scale_rows(rest, factor)
     return main, rest
 
 
@@ -136,7 +143,7 @@ def _skip(rings, turn, taken, WHICH: gl.constexpr, TURNS: gl.constexpr):
 def _step(
     acc, row_max, row_sum, p, q, tensors, rings, turn, taken, first_n, offs_m, n_valid, diagonal, scale_log2,
     WHICH: gl.constexpr, REST: gl.constexpr, S: gl.constexpr, P: gl.constexpr,
-    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
+    CAUSAL: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr, LAZY: gl.constexpr,
 ):  # fmt: skip
     """Scores of block number `turn`, and the product of the block before it with its p."""
     _q_tiles, k_tiles, v_tiles = tensors
@@ -153,7 +160,7 @@ def _step(
     s = warpgroup_mma_wait(2 if REST else 1, deps=[s])  # all but the product
     release(k_ring, turn)
     p_next, row_max, correction = block_softmax(
-        s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2, S, CAUSAL, MASKED
+        s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2, S, CAUSAL, MASKED, LAZY
     )  # fmt: skip
     row_sum = scale_rows(row_sum, correction) + sums_of_threads(p_next)
     p_next = _carried(p_next, q[0].dtype, turns.shape[0])
@@ -163,14 +170,14 @@ def _step(
         arrived(v_ring, 0)
     acc, p = wait_for_all(acc, p, REST)
     release(v_ring, turn - 1)
-    return _scale(acc, correction, REST), row_max, row_sum, p_next
+    return _scale(acc, correction, REST, LAZY), row_max, row_sum, p_next
 
 
 @gluon.jit
 def _consume(
     ours, lengths_ptr, dealt_ptr,
     WHICH: gl.constexpr, REST: gl.constexpr, CAUSAL: gl.constexpr, WHOLE: gl.constexpr,
-    HEADS_INTERLEAVED: gl.constexpr, TURNS: gl.constexpr,
+    HEADS_INTERLEAVED: gl.constexpr, TURNS: gl.constexpr, LAZY: gl.constexpr,
 ):  # fmt: skip
     LN_2: gl.constexpr = 0.6931471805599453
     outs, l_ptr, tensors, rings, sizes, tiles, scale_log2 = ours
@@ -224,7 +231,7 @@ def _consume(
         s = warpgroup_mma_wait(0, deps=[s])
         release(k_ring, turn)
         p, row_max, _correction = block_softmax(
-            s, row_max, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2, S, CAUSAL, MASK
+            s, row_max, offs_m, (end - 1) * BLOCK_N, n_valid, diagonal, scale_log2, S, CAUSAL, MASK, LAZY
         )  # fmt: skip
         row_sum = sums_of_threads(p)  # (HALF, 4)
         p = _carried(p, q[0].dtype, CONSUMERS)
@@ -233,14 +240,14 @@ def _consume(
             for i in range(gl.maximum(end - 1 - full, 0)):
                 acc, row_max, row_sum, p = _step(
                     acc, row_max, row_sum, p, q, tensors, rings, turn, taken, (end - 2 - i) * BLOCK_N,
-                    offs_m, n_valid, diagonal, scale_log2, WHICH, REST, S, P, CAUSAL, True, TURNS,
+                    offs_m, n_valid, diagonal, scale_log2, WHICH, REST, S, P, CAUSAL, True, TURNS, LAZY,
                 )  # fmt: skip
                 turn += 1
                 taken += 1
         for _i in range(gl.minimum(full, end - 1)):
             acc, row_max, row_sum, p = _step(
                 acc, row_max, row_sum, p, q, tensors, rings, turn, taken, 0,
-                offs_m, n_valid, diagonal, scale_log2, WHICH, REST, S, P, CAUSAL, False, TURNS,
+                offs_m, n_valid, diagonal, scale_log2, WHICH, REST, S, P, CAUSAL, False, TURNS, LAZY,
             )  # fmt: skip
             turn += 1
             taken += 1
@@ -256,7 +263,7 @@ def _consume(
         sync()
         release(v_ring, turn - 1)
         # q was read for the last time: o leaves through its place.
-        main, rest = _scale(acc, 1.0 / whole_sum, REST)
+        main, rest = _scale(acc, 1.0 / whole_sum, REST, False)
         q[0].store(main.to(q[0].dtype))
         if REST:
             q[1].store(rest.to(q[0].dtype))
@@ -277,6 +284,7 @@ def forward_in_groups_kernel(
     STAGES: gl.constexpr, HELD: gl.constexpr, REST: gl.constexpr, TURNS: gl.constexpr, lengths_ptr=None,
     dealt_ptr=None, CONSUMERS: gl.constexpr = 2,
     BLOCK_N: gl.constexpr = None, MAIN: gl.constexpr = None, POLYNOMIAL: gl.constexpr = False,
+    LAZY: gl.constexpr = False,
 ):  # fmt: skip
     q = allocate(q_desc, q_rest, HELD * CONSUMERS, REST)
     k, v = allocate(k_desc, k_rest, STAGES, REST), allocate(v_desc, v_rest, STAGES, REST)
@@ -295,8 +303,8 @@ def forward_in_groups_kernel(
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (_consume, (ours, lengths_ptr, dealt_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
-                (_consume, (ours, lengths_ptr, dealt_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS, LAZY)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS, LAZY)),
                 (
                     _produce,
                     (tensors, rings, lengths_ptr, dealt_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED),
@@ -308,9 +316,9 @@ def forward_in_groups_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (ours, lengths_ptr, dealt_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
-                (_consume, (ours, lengths_ptr, dealt_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
-                (_consume, (ours, lengths_ptr, dealt_ptr, 2, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 0, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS, LAZY)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 1, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS, LAZY)),
+                (_consume, (ours, lengths_ptr, dealt_ptr, 2, REST, CAUSAL, WHOLE, HEADS_INTERLEAVED, TURNS, LAZY)),
                 (
                     _produce,
                     (tensors, rings, lengths_ptr, dealt_ptr, sizes, tiles, REST, GROUP, CAUSAL, HEADS_INTERLEAVED),
@@ -340,6 +348,7 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths
         GROUP=H // k.shape[1], CONSUMERS=groups.consumers, CAUSAL=causal,
         WHOLE=k_lengths is None and n_k % groups.block == 0,
         HEADS_INTERLEAVED=groups.heads_interleaved,
-        STAGES=groups.stages, HELD=groups.held, REST=rest, TURNS=groups.turns, lengths_ptr=k_lengths, dealt_ptr=order,
+        STAGES=groups.stages, HELD=groups.held, REST=rest, TURNS=groups.turns, LAZY=groups.lazy,
+        lengths_ptr=k_lengths, dealt_ptr=order,
         **(LAUNCH if groups.consumers == 2 else LAUNCH_THREE),
     )  # fmt: skip

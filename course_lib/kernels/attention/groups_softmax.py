@@ -3,14 +3,36 @@
 wgmma leaves a row to the four threads of a quad: each holds columns 8 i + 2 j and 8 i + 2 j + 1, j its number among the
 four. What a turn need not know of the other three is left for the end: each thread keeps the sum of its own columns,
 and the four are added once a tile, which saves 4 shuffles and 4 additions a turn.
+
+LAZY, as in FlashAttention-4 (Zadouri and others, 2026): any number may stand for the maximum as long as no probability
+overflows. So the maximum moves only when a block has one that is 2^SLACK times as large, and o is scaled only in turns
+where it moved for some row of the warp: after a few blocks, hardly ever.
 """
 
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from course_lib.kernels.attention.masks import visible
 
-__all__ = ["block_softmax", "scale_rows", "sums_of_threads"]
+__all__ = ["block_softmax", "scale_rows", "scale_where_needed", "sums_of_threads"]
+
+SLACK = gl.constexpr(8.0)  # in powers of 2: probabilities stay below 256, which two bytes hold as well as 1
+
+
+@triton.constexpr_function
+def scaling(n):
+    """Assembly: n numbers of a thread times their factors, unless all factors of the warp are 1. A thread of wgmma's
+    sums has two rows, two numbers of the one, then two of the other."""
+    moved = f"setp.neu.f32 p, ${2 * n}, 1.0; setp.neu.or.f32 p, ${2 * n + 2}, 1.0, p; vote.sync.any.pred p, p, -1;"
+    products = "".join(f" mul.f32 ${i}, ${i}, ${2 * n + i};" for i in range(n))
+    return "{ .reg .pred p; " + moved + " @!p bra same;" + products + " same: }"
+
+
+@triton.constexpr_function
+def _operands(n):
+    """n results, in the registers of what is scaled, and n factors."""
+    return ",".join(["=f"] * n + [str(i) for i in range(n)] + ["f"] * n)
 
 
 @gluon.jit
@@ -33,9 +55,17 @@ def scale_rows(x, factor):
 
 
 @gluon.jit
+def scale_where_needed(x, factor):
+    """`scale_rows` for sums of wgmma, where most turns have nothing to do."""
+    N: gl.constexpr = x.shape[1] // 2  # of a thread: 64 rows, 128 threads
+    factor = gl.convert_layout(factor, gl.SliceLayout(1, x.type.layout))[:, None]
+    return gl.inline_asm_elementwise(scaling(N), _operands(N), [x, factor], dtype=gl.float32, is_pure=True, pack=N)
+
+
+@gluon.jit
 def block_softmax(
     s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2,
-    S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+    S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, LAZY: gl.constexpr,
 ):  # fmt: skip
     """p (M, N) of one block, the maxima so far, what the sums so far are to be multiplied by (M,): see forward.py."""
     ROW: gl.constexpr = gl.SliceLayout(1, S)
@@ -50,6 +80,8 @@ def block_softmax(
         p = gl.exp2(s - shift[:, None])
     else:
         new_max = gl.maximum(row_max, _largest(s, ROW) * scale_log2)
+        if LAZY:
+            new_max = gl.where(new_max > row_max + SLACK, new_max, row_max)
         shift = new_max
         p = gl.exp2(s * scale_log2 - shift[:, None])
     return p, new_max, gl.exp2(row_max - shift)
