@@ -1,4 +1,4 @@
-"""A step of data parallel training beside attention that begins only when all its programs can run, and that need not.
+"""A step of data parallel training: whose attention waits until all its programs can run, and whose does not.
 
 Backward in order, without a mask, with tiles in rounds, is one launch of programs that wait for each other in a circle,
 so the device begins it when as many multiprocessors are free as it has programs. A collective of NCCL holds some of

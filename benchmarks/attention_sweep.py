@@ -45,6 +45,10 @@ ONE_PASS_SHAPES = [case[:5] for case in CASES if case[2] == 4096]
 ONE_PASS_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in NARROW for causal in (False, True)]
 ONE_PASS_SHAPES += [(B, 16, 16384 // B, *rest) for B in (8, 16, 32) for _, _, _, *rest in ONE_PASS_SHAPES]
 DEALT = [(16, True, 2, 3), (16, False, 2, 2), (16, False, 2, 3), (8, True, 2, 3), (32, True, 2, 3), (16, True, 3, 4)]
+DEALT += [(16, True, 2, 3, True), (16, False, 2, 2, True)]
+# What the numbers of a candidate with jobs for its warps are, and of one whose tiles are dealt.
+OF_GROUPS = "block", "stages", "held", "persistent", "heads_interleaved", "turns", "consumers", "lazy"
+OF_DEALT = "heads_interleaved", "turns", "consumers", "stages", "lazy"
 DEALT_SHAPES = [
     (*rows, head_size, True)
     for rows in ((4, 16, 4096), (8, 16, 2048), (16, 16, 1024), (64, 16, 256), (1, 16, 16384), (1, 12, 2048))
@@ -69,14 +73,12 @@ CANDIDATES = {
         (64, 128, 8, 2, 128), (32, 128, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3, 168),
         (64, 32, 4, 2), (128, 64, 8, 3), (64, 64, 4, 3, 128),
     ],
-    # Rows walked over a turn, stages, held, persistent, heads_interleaved, turns, lengths, consumers, dealt: the fields
-    # of Groups.
     "forward groups": [
         (128, 2, 2, True), (128, 2, 1, False, 8), (128, 3, 2, True), (128, 3, 1, False, 8), (128, 2, 1, False),
         (128, 2, 2, True, 1, False), (128, 3, 2, True, 1, False), (64, 4, 2, True), (128, 2, 1, True, 16),
-        (128, 4, 2, True, 1, True, True, 3),
+        (128, 4, 2, True, 1, True, 3), (128, 4, 2, True, 1, True, 3, True), (128, 2, 2, True, 1, False, 2, True),
     ],
-    # Causal, tiles dealt: heads together, turns, consumers, stages; the second with lengths.
+    # Causal; the second with lengths.
     "forward groups dealt": DEALT,
     "forward groups dealt, lengths": DEALT,
     "dkdv groups": [
@@ -154,9 +156,8 @@ def blocks_of(kernel: str, blocks: tuple) -> Blocks | Groups | tuple:
     if kernel.startswith("one pass"):
         return blocks
     if "dealt" in kernel:
-        together, turns, consumers, stages = blocks
-        return Groups(128, stages, 2, True, together, turns, True, consumers, True)
-    return (Groups if "groups" in kernel else Blocks)(*blocks)
+        return Groups(block=128, held=2, dealt=True, **dict(zip(OF_DEALT, blocks)))
+    return Groups(**dict(zip(OF_GROUPS, blocks))) if "groups" in kernel else Blocks(*blocks)
 
 
 def measured(kernel: str, shape: tuple, blocks: tuple) -> dict:

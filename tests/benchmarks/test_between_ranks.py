@@ -189,6 +189,7 @@ def test_each_way_of_a_step_has_the_backward_pass_that_it_names(monkeypatch):
     monkeypatch.setattr(tuning, "capability", lambda device: (9, 0))
     monkeypatch.setattr(tuning, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     q = torch.empty(2, 16, 4096, 128, dtype=torch.bfloat16)
     own, ran = SimpleNamespace(deterministic=None), []
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import attention_sweep
+from course_lib.kernels.attention.tuning import GROUPS
+
 COURSE = Path(__file__).resolve().parents[2]
 SWEEP = '''
 """A sweep whose second job fails, whose third ends its process, and whose fifth never answers."""
@@ -46,3 +49,13 @@ def test_what_fails_crashes_or_hangs_costs_its_own_line_and_no_other(tmp_path):
     told = {line["n"]: line.get("failed") for line in lines}
     assert told[1] == "ValueError: wrong" and told[2] == "crashed, 3" and told[4].startswith("no answer")
     assert [line["us"] for line in lines if "us" in line] == [0, 3, 5]
+
+
+def test_the_sweep_of_attention_tries_what_it_says_and_the_entries_whose_sums_are_seldom_scaled():
+    def tried(kernel):
+        return [attention_sweep.blocks_of(kernel, blocks) for blocks in attention_sweep.CANDIDATES[kernel]]
+
+    dealt, groups = tried("forward groups dealt"), tried("forward groups")
+    assert all(one.dealt and one.held == 2 and one.consumers in (2, 3) for one in dealt)
+    assert not any(one.dealt for one in groups) and {one.consumers for one in groups} == {2, 3}
+    assert {one for one in GROUPS.values() if one.lazy} <= {*dealt, *groups}

@@ -176,7 +176,12 @@ def test_what_the_copy_engine_does_not_reach_goes_to_the_first_rung():
 
 
 def test_sequences_with_lengths_go_to_the_second_rung_too_where_it_was_measured_faster():
-    assert chosen(*four(), padded=True) is GROUPS["forward", 128, False]
+    assert chosen(*four(), padded=True) == replace(GROUPS["forward", 128, False], lazy=False, turns=True)
+    for name, groups in LAZY.items():
+        _, columns, causal = name
+        found = chosen(*four(B=8, D=HEADS[columns]), causal=causal, padded=True)
+        assert not found.lazy and found.turns is (groups.turns or not causal)
+        assert groups == replace(found, lazy=True, turns=groups.turns, consumers=groups.consumers, stages=groups.stages)
     assert chosen(*four(), kernel="dkdv") is GROUPS["dkdv", 128, False]
     assert chosen(*four(), kernel="dkdv", padded=True) is None
 
@@ -266,12 +271,18 @@ def test_every_configuration_of_the_table_compiles_and_fits(name, columns, causa
 
 
 @pytest.mark.parametrize(
-    ("columns", "causal"),
-    [(64, True), (128, False), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((80, False), (80, True)))],
+    "groups",
+    [
+        ("forward", 128, False),
+        pytest.param(SHORT["forward", 64, False][1], id="64 columns, few keys"),
+        *(pytest.param(("forward", *one), marks=pytest.mark.slow) for one in ((64, True), (80, False), (80, True))),
+    ],
+    ids=str,
 )
-def test_the_exponentials_are_taken_while_a_product_is_being_made(columns, causal):
+def test_the_exponentials_are_taken_while_a_product_is_being_made(groups):
     """In machine code: between the wait for the scores alone (all but so many products) and the wait for all."""
-    groups = GROUPS["forward", columns, causal]
+    _, columns, causal = groups if isinstance(groups, tuple) else ("forward", 64, False)
+    groups = GROUPS[groups] if isinstance(groups, tuple) else groups
     got = compiled("forward", columns, causal, groups)
     if got.sass is None:
         pytest.skip("Triton came without cuobjdump")
@@ -279,6 +290,32 @@ def test_the_exponentials_are_taken_while_a_product_is_being_made(columns, causa
     assert len(waiting) == groups.consumers * (1 + causal), "one loop of each, and causal one over masked blocks"
     for between in waiting:
         assert between.count("MUFU.EX2") >= 64, "128 x 64 exponentials by 128 threads"
+
+
+LAZY = {name: groups for name, groups in GROUPS.items() if groups.lazy}
+
+
+@pytest.mark.parametrize(
+    "name", [("forward", 64, False), *(pytest.param(n, marks=pytest.mark.slow) for n in LAZY if n[1] != 64)], ids=str
+)
+def test_a_warp_whose_maxima_stayed_scales_nothing(name):
+    """In the assembly: a vote over both rows of a thread, a jump, and between it and its end all products by the
+    factors of these rows, each in its place. That the operands lie so, the compiler leaves unsaid."""
+    groups, (_, columns, causal) = LAZY[name], name
+    ptx = compiled(*name, groups).ptx
+    main, rest = split(HEADS[columns])
+    scaled = re.findall(r"setp\.neu\.f32 p, (%\w+), 1\.0; setp\.neu\.or\.f32 p, (%\w+), 1\.0, p;"
+                        r" vote\.sync\.any\.pred p, p, -1; @!p bra same;(.*?) same:", ptx)  # fmt: skip
+    assert len(scaled) == groups.consumers * (1 + causal) * (1 + bool(rest)), "in each loop, main part and rest"
+    for first, second, products in scaled:
+        assert first != second
+        made = re.findall(r" mul\.f32 (%\w+), (%\w+), (%\w+);", products)
+        assert len(made) in (main // 2, rest // 2)
+        assert all(to == of for to, of, _ in made), "in place"
+        rows = [factor for *_, factor in made]
+        assert rows == [first, first, second, second] * (len(rows) // 4), "two numbers of one row, two of the other"
+    always = replace(groups, lazy=False)
+    assert "vote.sync.any" not in compiled(*name, always).ptx
 
 
 @pytest.mark.slow
@@ -321,11 +358,13 @@ SHAPES = [  # B, H, H_kv, n_q, n_k, D
 @pytest.mark.parametrize("columns", [32, 64, 80, 128])
 def test_maxima_that_grow_in_some_rows_and_some_blocks_are_right(columns, causal, kind, make, check, everywhere):
     """Blocks are walked from the last on, so scores are larger the earlier a key comes."""
-    q, k, v, do = make(2, 2, 1, 500, 900, HEADS[columns], kind)
+    q, k, v, do = make(12, 8, 4, 770, 900, HEADS[columns], kind)
     q, k = growing(q, k)
     got = check(q, k, v, do, causal=causal)
     o, _l = forward(q, k, v, causal, HEADS[columns] ** -0.5)
-    assert torch.equal(o, got["o"]) and [kernel for kernel, groups in everywhere if groups][:1] == ["forward"]
+    assert torch.equal(o, got["o"])
+    kernel, groups = everywhere[0]
+    assert (kernel, groups) == ("forward", EVERYWHERE["forward", columns, causal]), "three consumers, too"
 
 
 @pytest.mark.gpu

@@ -200,6 +200,9 @@ def test_beside_other_ranks_no_launch_of_128_columns_waits_for_multiprocessors(w
     many, few = three(B=2, H=16, H_kv=16), three(B=2, H=15, H_kv=15)
     assert one_pass_for(False, None, wish, *many).dealt
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    assert one_pass_for(False, None, wish, *many).dealt, "no other rank"
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     found = one_pass_for(False, None, wish, *many)
     assert found == replace(IN_ORDER[128, False], dealt=False, together=8)
     assert one_pass_for(False, None, wish, *few) is IN_ORDER[128, False], "few wait for each other"

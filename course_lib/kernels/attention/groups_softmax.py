@@ -5,8 +5,9 @@ four. What a turn need not know of the other three is left for the end: each thr
 and the four are added once a tile, which saves 4 shuffles and 4 additions a turn.
 
 LAZY, as in FlashAttention-4 (Zadouri and others, 2026): any number may stand for the maximum as long as no probability
-overflows. So the maximum moves only when a block has one that is 2^SLACK times as large, and o is scaled only in turns
-where it moved for some row of the warp: after a few blocks, hardly ever.
+overflows. So it moves only for a score that is larger by more than SLACK, and o is scaled only in turns where it moved
+for some row of the warp: for scores of one size, never after the first block. Masked blocks, which come first, move it
+always.
 """
 
 import triton
@@ -15,9 +16,9 @@ from triton.experimental.gluon import language as gl
 
 from course_lib.kernels.attention.masks import visible
 
-__all__ = ["block_softmax", "scale_rows", "scale_where_needed", "sums_of_threads"]
+__all__ = ["block_softmax", "scale", "scale_rows", "scale_where_needed", "sums_of_threads"]
 
-SLACK = gl.constexpr(8.0)  # in powers of 2: probabilities stay below 256, which two bytes hold as well as 1
+SLACK = gl.constexpr(8.0)  # in powers of 2: probabilities are at most 256, with as many bits as below 1
 
 
 @triton.constexpr_function
@@ -56,10 +57,20 @@ def scale_rows(x, factor):
 
 @gluon.jit
 def scale_where_needed(x, factor):
-    """`scale_rows` for sums of wgmma, where most turns have nothing to do."""
-    N: gl.constexpr = x.shape[1] // 2  # of a thread: 64 rows, 128 threads
+    """`scale_rows` for wgmma's sums of 64 rows, where most turns have nothing to do."""
+    gl.static_assert(x.shape[0] == 64)
+    N: gl.constexpr = x.shape[1] // 2  # of each of 128 threads
     factor = gl.convert_layout(factor, gl.SliceLayout(1, x.type.layout))[:, None]
     return gl.inline_asm_elementwise(scaling(N), _operands(N), [x, factor], dtype=gl.float32, is_pure=True, pack=N)
+
+
+@gluon.jit
+def scale(x, factor, LAZY: gl.constexpr):
+    if LAZY:
+        x = scale_where_needed(x, factor)
+    else:
+        x = scale_rows(x, factor)
+    return x
 
 
 @gluon.jit

@@ -120,10 +120,10 @@ def attention(
     On an H100 or H200 many calls of many keys go backward in one pass, either way, and take 4 B H n_q D
     bytes for it (tuning.ONE_PASS and IN_ORDER). Some of those in order, not causal and without k_lengths, begin when as
     many multiprocessors are free as they have programs, up to all of them (OnePass.dealt), also where a call that may
-    have any order gets it (FASTER_IN_ORDER); all others run beside another kernel. So does head size 128 with 32 heads
-    or more once torch.distributed is initialised, where a collective may hold multiprocessors (BESIDE_COLLECTIVES).
-    And the last bits of the gradients follow from the shapes of the whole batch, the number of multiprocessors and, in
-    that case, from that.
+    have any order gets it (FASTER_IN_ORDER); all others run beside another kernel, such as a collective. Where
+    torch.distributed has other ranks, calls of head size 97 to 128 and 32 heads or more (of the whole batch) are among
+    those others too (BESIDE_COLLECTIVES), and the last bits of their gradients differ from those of a single rank.
+    And the last bits of the gradients follow from the shapes of the whole batch and the number of multiprocessors.
     """
     _check(q, k, v, k_lengths)
     assert isinstance(deterministic, bool), f"deterministic is True or False, not {deterministic!r}"

@@ -76,10 +76,10 @@ class Groups:
     persistent: bool = True  # as many programs as multiprocessors, each with many tiles; else a program a tile
     heads_interleaved: int = 1  # causal: the longest tiles of so many heads come before their shorter ones
     turns: bool = True  # forward: the groups take turns at the tensor cores
-    lazy: bool = False  # forward: o is scaled only where a maximum has grown much
     lengths: bool = True  # also where sequences have lengths of their own
     consumers: int = 2  # forward: groups of warps that compute
     dealt: bool = False  # forward, causal, persistent: tiles are given in advance as the hardware would hand them out
+    lazy: bool = False  # forward, without lengths: o is scaled only where a maximum has grown much
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,14 @@ GROUPS = {
     ("forward", 32, True): Groups(128, 4, held=2, heads_interleaved=16, dealt=True, lengths=False),
     ("forward", 48, False): Groups(128, 3, held=2, consumers=3, lengths=False),
     ("forward", 48, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
-    ("forward", 64, False): Groups(128, 4, held=2, lazy=True, consumers=3),
+    ("forward", 64, False): Groups(128, 4, held=2, consumers=3, lazy=True),
     ("forward", 64, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 80, False): Groups(128, 3, held=2),
-    ("forward", 80, True): Groups(128, 3, held=2, heads_interleaved=16, lazy=True, dealt=True),
+    ("forward", 80, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True, lazy=True),
     ("forward", 96, False): Groups(128, 3, held=2, lengths=False),
     ("forward", 96, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 128, False): Groups(128, 2, held=2, turns=False, lazy=True),
-    ("forward", 128, True): Groups(128, 2, held=2, heads_interleaved=16, turns=False, lazy=True, dealt=True),
+    ("forward", 128, True): Groups(128, 2, held=2, heads_interleaved=16, dealt=True, turns=False, lazy=True),
     ("dkdv", 80, False): Groups(64, 4, held=2),
     ("dkdv", 80, True): Groups(64, 3, persistent=False),
     ("dkdv", 96, False): Groups(64, 3, held=2, lengths=False),
@@ -219,8 +219,8 @@ FASTER_IN_ORDER = {(48, False): 64, (128, False): 1, (128, True): 24}
 WITH_LENGTHS, WITH_FEW_QUERIES = (32, 16), (64, 32)
 FROM_A_COUNTER = {16: (32, 32), 32: (32, 32), 80: (16, 32)}
 # The same where other ranks are: rounds begin when as many multiprocessors are free as there are programs, and a
-# collective holds some. A step of two ranks took 0.95 and 0.96 of its time with rounds, 1.03 and 1.00 if nothing is
-# sent.
+# collective holds some. A step of two ranks took 0.95 and 0.96 of the time that it takes with rounds, and 1.03 and 1.00
+# where nothing is sent.
 BESIDE_COLLECTIVES = {128: (8, 32)}
 MANY = 500  # tiles
 FEW_OF_MANY = 64, 4096  # so many queries of so many keys are enough, of MANY tiles, for 80 columns and more
@@ -329,11 +329,19 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
         entry = FEWER_ROUNDS.get(key)
     if entry is None or (padded and not entry.lengths):
         return None
+    if padded and entry.lazy:
+        entry = _always_scaled(entry, causal)
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
     if entry.consumers == 3 and not causal:
         return min(entry, _with_two(entry), key=lambda one: _longest(one, q))
     return entry
+
+
+@functools.cache
+def _always_scaled(groups: Groups, causal: bool) -> Groups:
+    """With lengths: 64 columns lost 5 % by scaling seldom, the others were not timed. Without a mask all took turns."""
+    return replace(groups, lazy=False, turns=groups.turns or not causal)
 
 
 @functools.cache
@@ -384,9 +392,14 @@ def _in_order(key: tuple[int, bool], padded: bool, crowded: bool, heads: int) ->
     if crowded or padded:
         together, least = WITH_FEW_QUERIES if crowded else WITH_LENGTHS
         return _from_a_counter(entry, together) if heads >= least else None
-    shared = columns in BESIDE_COLLECTIVES and torch.distributed.is_available() and torch.distributed.is_initialized()
-    together, least = (BESIDE_COLLECTIVES if shared else FROM_A_COUNTER).get(columns, (0, math.inf))
+    table = BESIDE_COLLECTIVES if columns in BESIDE_COLLECTIVES and _other_ranks() else FROM_A_COUNTER
+    together, least = table.get(columns, (0, math.inf))
     return _from_a_counter(entry, together) if heads >= least else entry
+
+
+def _other_ranks() -> bool:
+    ranks = torch.distributed
+    return ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1
 
 
 @functools.cache
