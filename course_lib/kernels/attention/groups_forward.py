@@ -41,7 +41,7 @@ from course_lib.kernels.attention.groups import (
     view,
     wait_for_all,
 )
-from course_lib.kernels.attention.groups_softmax import block_softmax, scale, scale_rows, sums_of_threads
+from course_lib.kernels.attention.groups_softmax import block_softmax, correct, scale_rows, sums_of_threads
 from course_lib.kernels.attention.groups_tiles import blocks_of_keys, dealt, place, share, take
 from course_lib.kernels.attention.masks import keys_of
 from course_lib.kernels.attention.rows import LOG2_E
@@ -98,12 +98,12 @@ def _carried(p, KIND: gl.constexpr, CONSUMERS: gl.constexpr):
 
 
 @gluon.jit
-def _scale(acc, factor, REST: gl.constexpr, LAZY: gl.constexpr):
+def _correct(acc, factor, REST: gl.constexpr, LAZY: gl.constexpr):
     """Every row times its own factor."""
     main, rest = acc
-    main = scale(main, factor, LAZY)
+    main = correct(main, factor, LAZY)
     if REST:
-        rest = scale(rest, factor, LAZY)
+        rest = correct(rest, factor, LAZY)
     return main, rest
 
 
@@ -165,7 +165,7 @@ def _step(
         arrived(v_ring, 0)
     acc, p = wait_for_all(acc, p, REST)
     release(v_ring, turn - 1)
-    return _scale(acc, correction, REST, LAZY), row_max, row_sum, p_next
+    return _correct(acc, correction, REST, LAZY), row_max, row_sum, p_next
 
 
 @gluon.jit
@@ -258,7 +258,7 @@ def _consume(
         sync()
         release(v_ring, turn - 1)
         # q was read for the last time: o leaves through its place.
-        main, rest = _scale(acc, 1.0 / whole_sum, REST, False)
+        main, rest = _correct(acc, 1.0 / whole_sum, REST, False)
         q[0].store(main.to(q[0].dtype))
         if REST:
             q[1].store(rest.to(q[0].dtype))

@@ -16,7 +16,7 @@ from triton.experimental.gluon import language as gl
 
 from course_lib.kernels.attention.masks import visible
 
-__all__ = ["block_softmax", "scale", "scale_rows", "scale_where_needed", "sums_of_threads"]
+__all__ = ["block_softmax", "correct", "scale_rows", "scale_where_needed", "sums_of_threads"]
 
 SLACK = gl.constexpr(8.0)  # in powers of 2: probabilities are at most 256, with as many bits as below 1
 
@@ -65,7 +65,7 @@ def scale_where_needed(x, factor):
 
 
 @gluon.jit
-def scale(x, factor, LAZY: gl.constexpr):
+def correct(x, factor, LAZY: gl.constexpr):
     if LAZY:
         x = scale_where_needed(x, factor)
     else:
