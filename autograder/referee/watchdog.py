@@ -150,18 +150,24 @@ def _used(thread: str) -> tuple[float, float]:
 def _temporary(pids: list[int]) -> int:
     """What lies in the sandbox's own folders, also in files that have no name any more.
 
-    While bubblewrap is setting up, its process still sees this machine's folders, which are none of the sandbox's.
+    While bubblewrap is setting up, its process still sees this machine's folders, which are none of the sandbox's. It
+    moves its root meanwhile, so a path may lead to one folder and a moment later to another: each is opened once.
     """
     total = 0
     for folder in FOLDERS if pids else ():
-        path = f"/proc/{pids[0]}/root/{folder}"
         try:
-            if os.stat(path).st_dev == os.stat(f"/{folder}").st_dev:
-                continue
-            there = os.statvfs(path)
+            there = os.open(f"/proc/{pids[0]}/root/{folder}", os.O_PATH | os.O_DIRECTORY)
         except OSError:
             continue
-        total += (there.f_blocks - there.f_bfree) * there.f_frsize + (there.f_files - there.f_ffree) * INODE_BYTES
+        try:
+            if os.fstat(there).st_dev == os.stat(f"/{folder}").st_dev:
+                continue
+            held = os.fstatvfs(there)
+        except OSError:
+            continue
+        finally:
+            os.close(there)
+        total += (held.f_blocks - held.f_bfree) * held.f_frsize + (held.f_files - held.f_ffree) * INODE_BYTES
     return total
 
 
