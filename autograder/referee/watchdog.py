@@ -157,17 +157,14 @@ def _temporary(pids: list[int]) -> int:
     for folder in FOLDERS if pids else ():
         try:
             there = os.open(f"/proc/{pids[0]}/root/{folder}", os.O_PATH | os.O_DIRECTORY)
+            try:
+                own, held = os.fstat(there).st_dev != os.stat(f"/{folder}").st_dev, os.fstatvfs(there)
+            finally:
+                os.close(there)
         except OSError:
             continue
-        try:
-            if os.fstat(there).st_dev == os.stat(f"/{folder}").st_dev:
-                continue
-            held = os.fstatvfs(there)
-        except OSError:
-            continue
-        finally:
-            os.close(there)
-        total += (held.f_blocks - held.f_bfree) * held.f_frsize + (held.f_files - held.f_ffree) * INODE_BYTES
+        if own:
+            total += (held.f_blocks - held.f_bfree) * held.f_frsize + (held.f_files - held.f_ffree) * INODE_BYTES
     return total
 
 

@@ -3122,7 +3122,8 @@ for d in (64, 128):
 # and each of them has a second way to overlap: it asks for the scores of the next block before it waits for the product
 # of this one, so the tensor cores have work while it takes exponentials. (FlashAttention-3 does both.) In the course's
 # kernel the second way brings most of the gain, and the barriers alone little: `benchmarks/notes/attention.md` has the
-# times. At head size 128 it has none of them any more: there it is up to 2 % faster without.
+# times. At head size 128, where sequences have no lengths, it has none of them any more: there it is up to 2 % faster
+# without.
 #
 # ### Sums that are seldom scaled
 # When the maximum of a row moves, $o$ is multiplied by $e^{m_{old} - m_{new}}$: 64 products a thread at head size 128, in
@@ -3182,7 +3183,7 @@ Table(
 # have to be scaled in a third of the turns. A warp asks in one instruction (a *vote*) whether one of its rows has moved,
 # and if not it jumps over the products. Without lengths of sequences the course's kernel does so at head size 128, at
 # 64 without a mask from 513 tokens on, and at 72 and 80 with one; elsewhere it gained 1 % or nothing, or lost. Forward at
-# 16384 tokens of head size 128, where power sets the pace, it took 1.052 of FlashAttention-4's time before and takes
+# 16384 tokens of head size 128 it took 1.052 of FlashAttention-4's time before and takes
 # 1.025, and at 4096 tokens 1.011 and 0.999.
 #
 # ### In which order the tiles come

@@ -324,7 +324,11 @@ def test_how_seldom_sums_are_scaled_is_what_lesson_04_tells():
     says(FLASH, "Without lengths of sequences the course's kernel does so at head size 128,")
     says(FLASH, "at 64 without a mask from 513 tokens on, and at 72 and 80 with one;")
     assert SHORT["forward", 64, False][0] == 512
-    says(FLASH, "At head size 128 it has none of them any more: there it is up to 2 % faster without.")
+    says(
+        FLASH,
+        "At head size 128, where sequences have no lengths, it has none of them any more:",
+        "up to 2 % faster without.",
+    )
     notes_say("attention", "| no turns | .984 | .993 | .989 |")
     assert not any(GROUPS["forward", 128, causal].turns for causal in (False, True)) and round(100 * (1 - 0.984)) == 2
     says(FLASH, "elsewhere it gained 1 % or nothing, or lost.")

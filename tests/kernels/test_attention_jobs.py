@@ -169,7 +169,7 @@ def test_forward_where_maxima_grow(columns, consumers, lazy, causal, paper, scal
     blocks = replace(GROUPS["forward", columns, causal], lazy=lazy, consumers=consumers, stages=2)
     write_forward_in_groups(o, l, q, k, v, causal, columns**-0.5, None, blocks)
     assert_near((o, l), want, ("o", "l"))
-    assert any(scaled) is lazy, "where a maximum has grown by more than 2^8"
+    assert any(scaled) is lazy, "where a maximum has grown by more than 8 powers of two"
 
 
 def test_sums_are_seldom_scaled(paper, scaled):

@@ -7,8 +7,8 @@ The same sums as in forward.py, in another order in time. In one turn of its loo
     waits for the product, and corrects the sums.
 
 So the tensor cores always have one product more in hand than a consumer waits for. The consumers take turns at asking
-(`turns`): then they take their exponentials at different times. At 128 columns that costs 0.4 to 2 % and is left out.
-The sums may be corrected seldom (`lazy`, groups_softmax.py).
+(`turns`): then they take their exponentials at different times. At 128 columns that costs 0.4 to 2 %, and without
+lengths it is left out. The sums may be corrected seldom (`lazy`, groups_softmax.py).
 
 Each consumer holds 64 queries, and all read the same tiles of keys. Of two, each thread has 240 registers. Of three,
 160: enough up to 64 columns, where o takes 32, the scores of 128 keys 64 and the probabilities of the turn before 32.

@@ -16,7 +16,7 @@ from triton.experimental.gluon import language as gl
 
 from course_lib.kernels.attention.masks import visible
 
-__all__ = ["block_softmax", "correct", "scale_rows", "scale_where_needed", "sums_of_threads"]
+__all__ = ["block_softmax", "correct", "scale_rows", "sums_of_threads"]
 
 SLACK = gl.constexpr(8.0)  # in powers of 2: probabilities are at most 256, with as many bits as below 1
 
@@ -56,7 +56,7 @@ def scale_rows(x, factor):
 
 
 @gluon.jit
-def scale_where_needed(x, factor):
+def _scale_where_needed(x, factor):
     """`scale_rows` for wgmma's sums of 64 rows, where most turns have nothing to do."""
     gl.static_assert(x.shape[0] == 64)
     N: gl.constexpr = x.shape[1] // 2  # of each of 128 threads
@@ -66,8 +66,9 @@ def scale_where_needed(x, factor):
 
 @gluon.jit
 def correct(x, factor, LAZY: gl.constexpr):
+    """Sums of wgmma, every row times its own factor."""
     if LAZY:
-        x = scale_where_needed(x, factor)
+        x = _scale_where_needed(x, factor)
     else:
         x = scale_rows(x, factor)
     return x
