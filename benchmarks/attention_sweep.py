@@ -2,8 +2,8 @@
 
 One JSON line each: kernel, shape, blocks, TFLOP/s of what the kernel itself computes, its time over that of the table's
 blocks (turn by turn), its error against the table's result; or what went wrong. "forward groups" and "dkdv groups" are
-the kernels with jobs for their warps, held against the table's blocks of the plain ones; "one pass" and "one
-pass in order" make all three gradients, held against two passes as the tables have them.
+the kernels with jobs for their warps, held against the table's blocks of the plain ones; "one pass", "one pass in
+order" and "one block", for few keys, make all three gradients, held against two passes as the tables have them.
 
 First every core compiles its share, then one process measures. Blocks that crash the device lose only their own line: a
 new process continues with the next job. Shapes take turns, so a sweep that is cut short has seen the likeliest blocks
@@ -24,7 +24,7 @@ from benchmarks.attention import CASES, inputs, relative
 from course_lib.kernels.attention.backward import row_terms, write_dkdv, write_dq, write_gradients
 from course_lib.kernels.attention.forward import forward, write_forward
 from course_lib.kernels.attention.sums import room
-from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, tuned
+from course_lib.kernels.attention.tuning import Blocks, Groups, OneBlock, OnePass, blocks_for, tuned
 from course_lib.kernels.columns import split
 from course_lib.timing import compare
 
@@ -40,10 +40,22 @@ GROUP_SHAPES += [case[:5] for case in CASES if case[2] == 4096]
 GROUP_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in (32, 48, 96) for causal in (False, True)] + FEW_HEADS
 NARROW = (16, 32, 40, 48, 72, 80, 96, 112)  # head sizes for one pass that no case measures
 PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4}
-PRODUCTS |= {"one pass": 5, "one pass in order": 5, "forward groups dealt": 2, "forward groups dealt, lengths": 2}
+PRODUCTS |= {
+    "one block": 5,
+    "one pass": 5,
+    "one pass in order": 5,
+    "forward groups dealt": 2,
+    "forward groups dealt, lengths": 2,
+}
 ONE_PASS_SHAPES = [case[:5] for case in CASES if case[2] == 4096]
 ONE_PASS_SHAPES += [(4, 16, 4096, head_size, causal) for head_size in NARROW for causal in (False, True)]
 ONE_PASS_SHAPES += [(B, 16, 16384 // B, *rest) for B in (8, 16, 32) for _, _, _, *rest in ONE_PASS_SHAPES]
+ONE_BLOCK_SHAPES = [
+    (256, 16, length, head_size, causal)
+    for length in (16, 32, 49, 64, 77, 96, 128)
+    for head_size in (128, 64, 72, 32, 96, 40, 16)
+    for causal in (False, True)
+]
 DEALT = [(16, True, 2, 3), (16, False, 2, 2), (16, False, 2, 3), (8, True, 2, 3), (32, True, 2, 3), (16, True, 3, 4)]
 DEALT += [(16, True, 2, 3, True), (16, False, 2, 2, True)]
 # What the numbers of a candidate with jobs for its warps are, and of one whose tiles are dealt.
@@ -84,6 +96,10 @@ CANDIDATES = {
     "dkdv groups": [
         (64, 4, 2), (32, 4, 1), (64, 3, 1, False), (64, 3, 2), (32, 4, 2),
     ],
+    "one block": [
+        (32, 32, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 2, 128), (64, 128, 4, 2), (32, 64, 4, 2),
+        (32, 64, 4, 1), (32, 128, 4, 1), (64, 64, 8, 2), (32, 128, 8, 1), (32, 32, 4, 1),
+    ],
     # Heads together; queries a turn and stages, where others than the tables' are tried.
     "one pass": [(4,), (8,), (1,), (16,), (32,), (2,), (8, 64, 3)],
     "one pass in order": [(4,), (16,), (2,), (8,), (32,), (64,), (8, 64, 3), (16, 64, 3), (8, 128, 3), (16, 128, 3)],
@@ -103,6 +119,9 @@ def jobs(kernels: list[str]) -> list[tuple]:
 
 
 def _shapes(kernel: str, candidate: int) -> list[tuple]:
+    if kernel == "one block":  # of keys: the smallest that holds all of them
+        keys = CANDIDATES[kernel][candidate][1]
+        return [shape for shape in ONE_BLOCK_SHAPES if shape[2] <= keys and (keys == 32 or shape[2] > keys // 2)]
     if kernel.startswith("one pass"):
         return ONE_PASS_SHAPES
     if "dealt" in kernel:
@@ -145,8 +164,15 @@ def _ready(kernel: str, shape: tuple):
         write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
         return dq, dk, dv
 
-    if kernel.startswith("one pass"):
-        return run_one_pass, None
+    def run_one_block(blocks):
+        if blocks is None:
+            of_dq, of_dkdv = (blocks_for(one, causal, None, q, k, v, do, dk, dv) for one in ("dq", "dkdv"))
+            return *run_dq(of_dq), *run_dkdv(of_dkdv)
+        write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, None, None, blocks)
+        return dq, dk, dv
+
+    if kernel.startswith("one"):
+        return {"one block": run_one_block}.get(kernel, run_one_pass), None
     run_dq(table.dq)  # which makes shift and delta
     kind = kernel.split()[0]
     return {"forward": run_forward, "dq": run_dq, "dkdv": run_dkdv}[kind], getattr(table, kind)
@@ -157,6 +183,8 @@ def blocks_of(kernel: str, blocks: tuple) -> Blocks | Groups | tuple:
         return blocks
     if "dealt" in kernel:
         return Groups(block=128, held=2, dealt=True, **dict(zip(OF_DEALT, blocks)))
+    if kernel == "one block":
+        return OneBlock(*blocks)
     return Groups(**dict(zip(OF_GROUPS, blocks))) if "groups" in kernel else Blocks(*blocks)
 
 

@@ -9,6 +9,7 @@ at the best.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -16,7 +17,7 @@ from benchmarks.against import Case, Red, measure
 from benchmarks.attention import refusal
 from course_lib.device import DEVICE
 
-__all__ = ["SECTIONS", "rows"]
+__all__ = ["SECTIONS", "rows", "stream_of_graphs"]
 
 SECTIONS = "beside_attention", "beside_products", "beside_add_norm"
 LOOKS = 0.1, 0.4  # seconds
@@ -32,6 +33,20 @@ def rows(kind: str, cases: Callable[[object], Iterable[Case]], shapes: Sequence)
         if DEVICE == "cuda":
             torch.cuda.empty_cache()
     return found
+
+
+@contextmanager
+def stream_of_graphs() -> Iterator[None]:
+    """For a forward pass whose backward is timed by graphs. Autograd runs that on the stream of forward. A graph takes
+    no work of the default stream; and one that crosses from its own stream to another and back 400 times was not made
+    in a minute."""
+    if torch.cuda.graph.default_capture_stream is None:
+        torch.cuda.graph.default_capture_stream = torch.cuda.Stream()
+    here, side = torch.cuda.current_stream(), torch.cuda.graph.default_capture_stream
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        yield
+    here.wait_stream(side)
 
 
 def _tried(kind: str, cases: Callable[[object], Iterable[Case]], shape) -> Iterator[dict]:

@@ -23,5 +23,7 @@ def run(widths: Sequence[int] = WIDTHS) -> list[dict]:
 
 
 def _cases(width: int) -> Iterator[Case]:
-    for case, _ in add_norm.cases(width):  # narrow rows take less time than the host needs to ask for them
-        yield replace(case, method="graph")
+    with beside.stream_of_graphs():
+        cases = [case for case, _ in add_norm.cases(width)]
+    for case in cases:
+        yield replace(case, method="graph")  # narrow rows take less time than the host needs to ask for them

@@ -323,9 +323,9 @@ def _of_two(numbers: Callable, tiles: Callable) -> Callable:
 
 
 def _where(condition, a, b):
-    if isinstance(condition, bool):
+    if isinstance(condition, bool) and not isinstance(a, torch.Tensor):
         return _given(a if condition else b)
-    return of_tile(torch.where(condition, a, b))
+    return of_tile(torch.where(torch.as_tensor(condition), a, b))
 
 
 def _load(pointer: Pointer, mask=None, other=0):

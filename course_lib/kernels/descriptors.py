@@ -1,13 +1,29 @@
 """Matrices as the copy engine (TMA) sees them: which ones it can address, and what it has to be told."""
 
 import threading
+from dataclasses import dataclass
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["by_rows_or_columns", "describable", "described", "make_context_current"]
+__all__ = ["Shifted", "by_rows_or_columns", "describable", "described", "make_context_current"]
 
 _thread = threading.local()
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The base of a descriptor that begins elsewhere than a tensor, maybe where the tensor is not yet."""
+
+    tensor: torch.Tensor
+    elements: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+    def data_ptr(self) -> int:
+        return self.tensor.data_ptr() + self.elements * self.tensor.element_size()
 
 
 def make_context_current(x: torch.Tensor) -> None:

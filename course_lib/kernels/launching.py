@@ -24,14 +24,14 @@ import functools
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 from triton import knobs
 from triton.runtime import jit
 
-from course_lib.kernels.descriptors import make_context_current
+from course_lib.kernels.descriptors import Shifted, make_context_current
 
 __all__ = ["forget", "launch", "planned"]
 
@@ -223,7 +223,7 @@ def _as_launch(tensors: list, compiled, kernel, grid, args, options) -> _Launch:
         if isinstance(x, torch.Tensor):
             addressed.append((len(arguments), _address(x, tensors)))
             arguments.append(None)
-        elif isinstance(getattr(x, "base", None), torch.Tensor):
+        elif isinstance(getattr(x, "base", None), torch.Tensor | Shifted):
             described = {name: value for name, value in vars(x).items() if name != "base"}
             descriptor = _Descriptor(_address(x.base, tensors), described, next(metadata, None))
             addressed.append((len(arguments), descriptor))
@@ -234,8 +234,11 @@ def _as_launch(tensors: list, compiled, kernel, grid, args, options) -> _Launch:
     return _Launch(compiled, _c_function(launcher), (*grid, 1, 1)[:3], before, arguments, addressed, apart)
 
 
-def _address(x: torch.Tensor, tensors: list) -> _Address:
+def _address(x: torch.Tensor | Shifted, tensors: list) -> _Address:
     """Which tensor of the call has the memory of x."""
+    if isinstance(x, Shifted):
+        of = _address(x.tensor, tensors)
+        return replace(of, offset=of.offset + x.elements * x.tensor.element_size())
     address = x.data_ptr()
     for i, one in enumerate(tensors):  # q, k and v may be views of one memory
         if one is x:

@@ -187,13 +187,27 @@ LENGTHS = (333, 1, 150, 256)
 
 @CAUSAL
 def test_forward_with_lengths(causal, paper):
-    shape, lengths = (4, 2, 2, 333, 333, 64), torch.tensor(LENGTHS, dtype=torch.int32)
-    q, k, v, do = four(*shape, torch.float16, LENGTHS)
-    want = oracle(q, k, v, do, causal=causal, k_lengths=lengths)
+    """Of no key o is 0, whatever v holds; and no tile is asked for that lies behind the length as a whole."""
+    shape, lengths = (6, 2, 2, 333, 333, 64), torch.tensor((*LENGTHS, 0, -3), dtype=torch.int32)
+    q, k, v, do = four(*shape, torch.float16, (*LENGTHS, 0, 0))
+    want = oracle(q, k, v, do, causal=causal, k_lengths=lengths.clamp(min=0))
     for blocks in (GROUPS["forward", 64, causal], Groups(128, 3, held=2)):
         paper(0)
         (o,), l = empty(q), torch.full(q.shape[:3], float("nan"))
         write_forward_in_groups(o, l, q, k, v, causal, 0.125, lengths, blocks)
+        assert_near((o, l), want, ("o", "l"))
+        assert (o[4:] == 0).all()
+
+
+@CAUSAL
+def test_forward_with_a_scale_of_0_is_a_mean(causal, paper):
+    """Hidden scores, -inf, are scaled after they were hidden."""
+    q, k, v, do = four(2, 1, 1, 140, 150, 64, torch.float16)
+    for lengths in (None, torch.tensor([150, 70], dtype=torch.int32)):
+        want = oracle(q, k, v, do, causal=causal, scale=0.0, k_lengths=lengths)
+        paper(0)
+        (o,), l = empty(q), torch.full(q.shape[:3], float("nan"))
+        write_forward_in_groups(o, l, q, k, v, causal, 0.0, lengths, Groups(128, 3, held=2))
         assert_near((o, l), want, ("o", "l"))
 
 

@@ -9,8 +9,8 @@
 
 Seven products are made where a single pass makes five: s and dp are made twice. For that no program ever writes where
 another does: no atomic additions, and the same bits on every run. Where programs have parts of the heads, each writes
-sums of its own in fp32, and they are added in a fixed order. The single pass, which runs where it was measured faster,
-is in groups_onepass.py.
+sums of its own in fp32, and they are added in a fixed order. Where they were measured faster run a single pass,
+groups_onepass.py, or, where one block holds all keys of a head, a single program a head, one_block.py.
 """
 
 import torch
@@ -28,6 +28,7 @@ from course_lib.kernels.attention.masks import (
     query_range,
     which_head,
 )
+from course_lib.kernels.attention.one_block import write_in_one_block
 from course_lib.kernels.attention.rows import (
     LOG2_E,
     add_products,
@@ -43,7 +44,16 @@ from course_lib.kernels.attention.rows import (
 )
 from course_lib.kernels.attention.sums import finish, room
 from course_lib.kernels.attention.terms import load_terms, row_terms, terms_of, terms_to_walk
-from course_lib.kernels.attention.tuning import Blocks, Groups, OnePass, Parts, blocks_for, one_pass_for
+from course_lib.kernels.attention.tuning import (
+    Blocks,
+    Groups,
+    OneBlock,
+    OnePass,
+    Parts,
+    blocks_for,
+    one_block_for,
+    one_pass_for,
+)
 from course_lib.kernels.columns import split
 from course_lib.kernels.launching import launch, planned
 from course_lib.kernels.strides import in_units, unit_of
@@ -322,11 +332,14 @@ def write_gradients(
 ) -> None:  # fmt: skip
     """dq, dk and dv into given tensors of any strides; `terms`: room from `row_terms`.
 
-    `blocks` for dk and dv; None: what is fastest; OnePass: for all three, with `sums` from `room`.
+    `blocks` for dk and dv; None: what is fastest; OneBlock: for all three; OnePass: too, with `sums` from `room`.
     same_lengths: queries are padded like keys; those behind the length get dq = 0 and give nothing, if they, o and do
     are finite there.
     """
     shift, delta = terms
+    blocks = blocks or one_block_for(q, k)
+    if isinstance(blocks, OneBlock):
+        return write_in_one_block(dq, dk, dv, do, q, k, v, l, dl, causal, scale, k_lengths, blocks, same_lengths)
     if isinstance(blocks, OnePass):
         from course_lib.kernels.attention.groups_onepass import write_in_one_pass  # Gluon need not be there
 

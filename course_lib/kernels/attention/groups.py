@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from course_lib.kernels.descriptors import make_context_current
+from course_lib.kernels.descriptors import Shifted, make_context_current
 from course_lib.kernels.rings import sync
 
 __all__ = [
@@ -32,7 +32,9 @@ __all__ = [
     "allocate_terms",
     "cut",
     "descriptors",
+    "ending_descriptors",
     "fetch",
+    "fetch_valid",
     "products",
     "send",
     "store",
@@ -49,11 +51,9 @@ ROWS = 128  # of both
 @gluon.jit
 def allocate(desc, rest_desc, PLACES: gl.constexpr, REST: gl.constexpr):
     """Tiles of one tensor: what the copy engine knows of it, and places in shared memory, main part and rest."""
-    rows: gl.constexpr = desc.block_type.shape[2]
-    main: gl.constexpr = desc.block_type.shape[3]
-    buffer = gl.allocate_shared_memory(desc.dtype, [PLACES, 1, 1, rows, main], desc.layout)
+    buffer = gl.allocate_shared_memory(desc.dtype, [PLACES] + desc.block_type.shape, desc.layout)
     if REST:
-        rest = gl.allocate_shared_memory(desc.dtype, [PLACES, 1, 1, rows, REST], rest_desc.layout)
+        rest = gl.allocate_shared_memory(desc.dtype, [PLACES] + rest_desc.block_type.shape, rest_desc.layout)
         tiles = desc, rest_desc, buffer, rest
     else:  # a function returns no None, and nobody looks at these
         tiles = desc, desc, buffer, buffer
@@ -78,6 +78,18 @@ def fetch(tiles, place, bar, batch, head, row, REST: gl.constexpr):
 
 
 @gluon.jit
+def fetch_valid(tiles, place, bar, batch, head, row, n_valid, n, REST: gl.constexpr):
+    """The same from tensors as `ending_descriptors` describes them: rows from n_valid on arrive as zeros. One row at
+    least must not."""
+    desc, rest_desc, buffer, rest = tiles
+    tma.async_copy_global_to_shared(desc, [batch, head, n_valid, n - n_valid + row, 0], bar, buffer.index(place))
+    if REST:
+        MAIN: gl.constexpr = buffer.shape[5]
+        where = [batch, head, n_valid, n - n_valid + row, MAIN]
+        tma.async_copy_global_to_shared(rest_desc, where, bar, rest.index(place))
+
+
+@gluon.jit
 def send(desc, rest_desc, tiles, place, batch, head, row, REST: gl.constexpr):
     """The other way: a place of `tiles` to rows from `row` on. Nothing is written outside the tensor."""
     _, _, buffer, rest = tiles
@@ -91,8 +103,8 @@ def send(desc, rest_desc, tiles, place, batch, head, row, REST: gl.constexpr):
 def view(tiles, place, REST: gl.constexpr):
     """(rows, main) and (rows, rest) of one place, still in shared memory: wgmma reads its operands there."""
     _, _, buffer, rest = tiles
-    ROWS: gl.constexpr = buffer.shape[3]
-    MAIN: gl.constexpr = buffer.shape[4]
+    ROWS: gl.constexpr = buffer.shape[-2]
+    MAIN: gl.constexpr = buffer.shape[-1]
     main_view = buffer.index(place).reshape([ROWS, MAIN])
     rest_view = main_view
     if REST:
@@ -178,10 +190,10 @@ def cut(x, rows, REST: gl.constexpr):
 
 
 @functools.cache
-def _layout(columns: int, itemsize: int = 2) -> gl.NVMMASharedLayout:
+def _layout(columns: int, itemsize: int = 2, rank: int = 4) -> gl.NVMMASharedLayout:
     """Rows of up to 128 bytes, swizzled as wgmma wants them; wider tiles are several such side by side."""
     swizzle = min(128, itemsize * columns)
-    return gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * itemsize, rank=4)
+    return gl.NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * itemsize, rank=rank)
 
 
 def descriptors(rows: int, main: int, rest: int, *tensors: torch.Tensor) -> list[TensorDescriptor | None]:
@@ -194,6 +206,28 @@ def descriptors(rows: int, main: int, rest: int, *tensors: torch.Tensor) -> list
         for x in tensors
         for columns in (main, rest)
     ]
+
+
+def ending_descriptors(rows: int, main: int, rest: int, x: torch.Tensor) -> list[TensorDescriptor | None]:
+    """The same for x (B, H, N, D) whose sequences end before N: the copy engine writes zeros for what is behind.
+
+    It knows one end, that of the tensor. So rows are counted twice, (B, H, N + 1, N, D), both by the step of a row and
+    from N rows before x on. Place (n, N - n + row) is row `row` of x, and lies outside from row = n on. Memory before x
+    need not be there, as long as some of a tile lies inside: of one wholly outside an H200 asks for the first element.
+    """
+    B, H, N, D = x.shape
+    step = x.stride(2)
+    before = Shifted(x, -N * step)
+    make_context_current(x)
+    return [
+        TensorDescriptor(
+            before, [B, H, N + 1, N, D], [*x.stride()[:2], step, step, 1], [1, 1, 1, rows, columns],
+            _layout(columns, x.element_size(), 5),
+        )
+        if columns
+        else None
+        for columns in (main, rest)
+    ]  # fmt: skip
 
 
 @functools.cache

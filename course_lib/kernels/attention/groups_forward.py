@@ -33,9 +33,10 @@ from course_lib.kernels.attention.groups import (
     HALF,
     add_products,
     allocate,
-    cut,
     descriptors,
+    ending_descriptors,
     fetch,
+    fetch_valid,
     products,
     send,
     view,
@@ -52,6 +53,8 @@ from course_lib.kernels.launching import launch
 from course_lib.kernels.rings import LAUNCH, LAUNCH_THREE, arrived, claim, new_ring, release, sync
 
 __all__ = ["forward_in_groups_kernel", "write_forward_in_groups"]
+
+LEAST_SCALE = 2.0**-126  # in the place of 0, which would make NaN of what is out of sight
 
 
 @gluon.jit
@@ -84,7 +87,10 @@ def _produce(
                     fetch(q_tiles, free, bar, batch, head, first_m + which * HALF, REST)  # (HALF, MAIN), (HALF, REST)
                     count += 1
             free, bar = claim(v_ring, turn, BYTES)
-            fetch(v_tiles, free, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
+            if lengths_ptr is None:
+                fetch(v_tiles, free, bar, batch, head // GROUP, first_n, REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
+            else:  # a probability of 0 hides no NaN
+                fetch_valid(v_tiles, free, bar, batch, head // GROUP, first_n, gl.maximum(n_valid, 1), n_k, REST)
             turn += 1
 
 
@@ -187,7 +193,6 @@ def _consume(
     ACC_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, REST if REST else MAIN, 16])
     P: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)  # p as the left operand: the registers in which s came
     ROW: gl.constexpr = gl.SliceLayout(1, S)
-    PADDED: gl.constexpr = lengths_ptr is not None
     MASK: gl.constexpr = CAUSAL or not WHOLE
     heads, n_q, n_k = sizes[0], sizes[2], sizes[3]
     diagonal = n_k - n_q
@@ -219,10 +224,6 @@ def _consume(
         q = view(q_tiles, q_place, REST)  # (HALF, MAIN), (HALF, REST)
         k = view(k_tiles, arrived(k_ring, turn), REST)  # (BLOCK_N, MAIN), (BLOCK_N, REST)
         s = products(q, k, REST, S)
-        if PADDED:  # a probability of 0 hides no NaN; the tensor cores are busy meanwhile
-            if end * BLOCK_N > n_valid:
-                # All groups do it, and what they write is the same.
-                cut(view(v_tiles, arrived(v_ring, turn), REST), n_valid - (end - 1) * BLOCK_N, REST)
         s = warpgroup_mma_wait(0, deps=[s])
         release(k_ring, turn)
         p, row_max, _correction = block_softmax(
@@ -259,6 +260,10 @@ def _consume(
         release(v_ring, turn - 1)
         # q was read for the last time: o leaves through its place.
         main, rest = _correct(acc, 1.0 / whole_sum, REST, False)
+        if lengths_ptr is not None:  # of no key the first one was fetched all the same
+            main = gl.where(n_valid > 0, main, 0.0)
+            if REST:
+                rest = gl.where(n_valid > 0, rest, 0.0)
         q[0].store(main.to(q[0].dtype))
         if REST:
             q[1].store(rest.to(q[0].dtype))
@@ -338,8 +343,9 @@ def write_forward_in_groups(o, l, q, k, v, causal: bool, scale: float, k_lengths
     launch(
         forward_in_groups_kernel, (min(tiles, multiprocessors(q.device)) if stay else tiles,),
         *descriptors(HALF.value, main, rest, o), l,
-        *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k, v),
-        H, B * H, n_q, n_k, tiles, scale * LOG2_E,
+        *descriptors(HALF.value, main, rest, q), *descriptors(groups.block, main, rest, k),
+        *(descriptors if k_lengths is None else ending_descriptors)(groups.block, main, rest, v),
+        H, B * H, n_q, n_k, tiles, max(scale * LOG2_E, LEAST_SCALE),
         GROUP=H // k.shape[1], CONSUMERS=groups.consumers, CAUSAL=causal,
         WHOLE=k_lengths is None and n_k % groups.block == 0,
         HEADS_INTERLEAVED=groups.heads_interleaved,

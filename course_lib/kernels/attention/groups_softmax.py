@@ -79,21 +79,23 @@ def block_softmax(
     s, row_max, offs_m, first_n, n_valid, diagonal, scale_log2,
     S: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, LAZY: gl.constexpr,
 ):  # fmt: skip
-    """p (M, N) of one block, the maxima so far, what the sums so far are to be multiplied by (M,): see forward.py."""
+    """p (M, N) of one block, the maxima so far, what the sums so far are to be multiplied by (M,): see walk.py.
+
+    scale_log2 is above 0: of a score out of sight, -inf, it must not make NaN.
+    """
     ROW: gl.constexpr = gl.SliceLayout(1, S)
     if MASKED:
         offs_n = first_n + gl.arange(0, s.shape[1], gl.SliceLayout(0, S))
         # Both questions, also where one would do: the assembler packs the answers to a single one into bits and takes
         # them out again, 893 instructions a turn at 80 columns instead of 771.
         see = visible(offs_m[:, None], offs_n[None, :], n_valid, diagonal, CAUSAL, False)
-        s = gl.where(see, s * scale_log2, -float("inf"))
-        new_max = gl.maximum(row_max, _largest(s, ROW))
+        s = gl.where(see, s, -float("inf"))  # not yet scaled, so that scaling and subtracting stay one instruction
+    new_max = gl.maximum(row_max, _largest(s, ROW) * scale_log2)
+    shift = new_max
+    if MASKED:  # -inf - -inf is NaN; any finite shift makes 0 of the terms of a row that has seen no key
         shift = gl.where(new_max == -float("inf"), 0.0, new_max)
-        p = gl.exp2(s - shift[:, None])
-    else:
-        new_max = gl.maximum(row_max, _largest(s, ROW) * scale_log2)
-        if LAZY:
-            new_max = gl.where(new_max > row_max + SLACK, new_max, row_max)
+    elif LAZY:
+        new_max = gl.where(new_max > row_max + SLACK, new_max, row_max)
         shift = new_max
-        p = gl.exp2(s * scale_log2 - shift[:, None])
+    p = gl.exp2(s * scale_log2 - shift[:, None])
     return p, new_max, gl.exp2(row_max - shift)

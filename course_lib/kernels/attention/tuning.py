@@ -9,6 +9,7 @@ and `parts_of_heads` (one pass) say when, and how many.
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
+       one_block.py                        backward, few keys, on an H100 or H200: where it was faster. ONE_BLOCK
     2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS
        groups_onepass.py                   (ONE_PASS, IN_ORDER): where the hand-made schedule was measured faster
 
@@ -35,6 +36,7 @@ __all__ = [
     "FASTER_IN_ORDER",
     "GROUPS",
     "IN_ORDER",
+    "ONE_BLOCK",
     "ONE_PASS",
     "OTHERS",
     "PLAIN",
@@ -43,11 +45,13 @@ __all__ = [
     "TABLE",
     "Blocks",
     "Groups",
+    "OneBlock",
     "OnePass",
     "Tuned",
     "blocks_for",
     "groups_for",
     "need_of",
+    "one_block_for",
     "one_pass_for",
     "parts_of_heads",
     "tuned",
@@ -106,6 +110,11 @@ class Parts(Blocks):
     """
 
     parts: int = 1  # so many programs a tile
+
+
+@dataclass(frozen=True)
+class OneBlock(Blocks):
+    """Backward where a block of `n` holds all keys of a head: one program makes its gradients (one_block.py)."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +231,18 @@ FROM_A_COUNTER = {16: (32, 32), 32: (32, 32), 80: (16, 32)}
 # collective holds some. A step of two ranks took 0.95 and 0.96 of the time that it takes with rounds, and 1.03 and 1.00
 # where nothing is sent.
 BESIDE_COLLECTIVES = {128: (8, 32)}
+# (columns computed) -> backward in one block, causal or not, for so many queries and keys or fewer.
+_UP_TO_64 = (32, OneBlock(32, 32, 4, 2)), (64, OneBlock(64, 64, 4, 2))
+_WIDE_UP_TO_64 = (32, OneBlock(32, 32, 4, 2)), (64, OneBlock(32, 64, 4, 1))
+ONE_BLOCK = {
+    16: _UP_TO_64,
+    32: (*_UP_TO_64, (128, OneBlock(64, 128, 4, 2))),
+    48: _UP_TO_64,
+    64: (*_UP_TO_64, (96, OneBlock(32, 128, 8, 2, 128))),
+    80: _UP_TO_64,
+    96: _WIDE_UP_TO_64,
+    128: (*_WIDE_UP_TO_64, (128, OneBlock(64, 128, 8, 2))),
+}
 MANY = 500  # tiles
 FEW_OF_MANY = 64, 4096  # so many queries of so many keys are enough, of MANY tiles, for 80 columns and more
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
@@ -340,7 +361,7 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
 
 @functools.cache
 def _always_scaled(groups: Groups, causal: bool) -> Groups:
-    """With lengths: 64 columns lost 5 % by scaling seldom, the others were not timed. Without a mask all took turns."""
+    """With lengths: scaling seldom lost up to 13 % at 64 columns, 2 % at 80; at 128 it was 1 % ahead to 3 % behind."""
     return replace(groups, lazy=False, turns=groups.turns or not causal)
 
 
@@ -535,6 +556,15 @@ def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks)
     while group % (2 * parts) == 0 and 2 * parts * tiles <= most and group // (2 * parts) * n_q >= LEAST_ROWS:
         parts *= 2
     return Parts(**vars(blocks), parts=parts) if parts > 1 else None
+
+
+def one_block_for(q: torch.Tensor, k: torch.Tensor) -> OneBlock | None:
+    """The backward pass of heads that one block holds, or None where it was not measured faster."""
+    if capability(q.device) != HOPPER or q.dtype == torch.float32 or q.shape[1] != k.shape[1]:
+        return None
+    longest = max(q.shape[2], k.shape[2])
+    entries = ONE_BLOCK.get(sum(split(q.shape[-1])), ())
+    return next((blocks for most, blocks in entries if longest <= most), None)
 
 
 def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups | Parts:
