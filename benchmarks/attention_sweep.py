@@ -3,7 +3,8 @@
 One JSON line each: kernel, shape, blocks, TFLOP/s of what the kernel itself computes, its time over that of the table's
 blocks (turn by turn), its error against the table's result; or what went wrong. "forward groups" and "dkdv groups" are
 the kernels with jobs for their warps, held against the table's blocks of the plain ones; "one pass", "one pass in
-order" and "one block", for few keys, make all three gradients, held against two passes as the tables have them.
+order" and "one block", for few keys, make all three gradients, held against two passes as the tables have them; so does
+"side by side", for few tiles, held against one pass where the tables have that.
 
 First every core compiles its share, then one process measures. Blocks that crash the device lose only their own line: a
 new process continues with the next job. Shapes take turns, so a sweep that is cut short has seen the likeliest blocks
@@ -24,7 +25,16 @@ from benchmarks.attention import CASES, inputs, relative
 from course_lib.kernels.attention.backward import row_terms, write_dkdv, write_dq, write_gradients
 from course_lib.kernels.attention.forward import forward, write_forward
 from course_lib.kernels.attention.sums import room
-from course_lib.kernels.attention.tuning import Blocks, Groups, OneBlock, OnePass, blocks_for, tuned
+from course_lib.kernels.attention.tuning import (
+    Blocks,
+    Groups,
+    OneBlock,
+    OnePass,
+    SideBySide,
+    blocks_for,
+    one_pass_for,
+    tuned,
+)
 from course_lib.kernels.columns import split
 from course_lib.timing import compare
 
@@ -42,6 +52,7 @@ NARROW = (16, 32, 40, 48, 72, 80, 96, 112)  # head sizes for one pass that no ca
 PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups": 4}
 PRODUCTS |= {
     "one block": 5,
+    "side by side": 7,
     "one pass": 5,
     "one pass in order": 5,
     "forward groups dealt": 2,
@@ -55,6 +66,14 @@ ONE_BLOCK_SHAPES = [
     for length in (16, 32, 49, 64, 77, 96, 128)
     for head_size in (128, 64, 72, 32, 96, 40, 16)
     for causal in (False, True)
+]
+FEW_TILES = [(1, 8, 1024), (1, 16, 1024), (1, 8, 2048), (1, 16, 2048), (1, 32, 1024), (1, 4, 4096), (4, 16, 512)]
+FEW_TILES += [(8, 16, 256), (1, 16, 512), (1, 12, 1024), (4, 16, 1024), (1, 16, 768), (1, 4, 1024), (1, 16, 160)]
+SIDE_BY_SIDE_SHAPES = [
+    (*rows, head_size, causal)
+    for rows in FEW_TILES
+    for head_size in (64, 128, 72, 96, 32, 40, 16)
+    for causal in (True, False)
 ]
 DEALT = [(16, True, 2, 3), (16, False, 2, 2), (16, False, 2, 3), (8, True, 2, 3), (32, True, 2, 3), (16, True, 3, 4)]
 DEALT += [(16, True, 2, 3, True), (16, False, 2, 2, True)]
@@ -100,6 +119,7 @@ CANDIDATES = {
         (32, 32, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 2, 128), (64, 128, 4, 2), (32, 64, 4, 2),
         (32, 64, 4, 1), (32, 128, 4, 1), (64, 64, 8, 2), (32, 128, 8, 1), (32, 32, 4, 1),
     ],
+    "side by side": [(64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3, 168)],
     # Heads together; queries a turn and stages, where others than the tables' are tried.
     "one pass": [(4,), (8,), (1,), (16,), (32,), (2,), (8, 64, 3)],
     "one pass in order": [(4,), (16,), (2,), (8,), (32,), (64,), (8, 64, 3), (16, 64, 3), (8, 128, 3), (16, 128, 3)],
@@ -124,6 +144,8 @@ def _shapes(kernel: str, candidate: int) -> list[tuple]:
         return [shape for shape in ONE_BLOCK_SHAPES if shape[2] <= keys and (keys == 32 or shape[2] > keys // 2)]
     if kernel.startswith("one pass"):
         return ONE_PASS_SHAPES
+    if kernel == "side by side":
+        return SIDE_BY_SIDE_SHAPES
     if "dealt" in kernel:
         return DEALT_SHAPES
     return GROUP_SHAPES if "groups" in kernel else SHAPES + FULL.get(kernel, []) + (OTHERS if candidate < FEW else [])
@@ -171,6 +193,14 @@ def _ready(kernel: str, shape: tuple):
         write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, None, None, blocks)
         return dq, dk, dv
 
+    def run_side_by_side(blocks):
+        blocks = blocks or one_pass_for(causal, None, True, q, k, v, do, dk, dv)
+        more = None, None, blocks, False, room(q, k, blocks)
+        write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
+        return dq, dk, dv
+
+    if kernel == "side by side":
+        return run_side_by_side, None
     if kernel.startswith("one"):
         return {"one block": run_one_block}.get(kernel, run_one_pass), None
     run_dq(table.dq)  # which makes shift and delta
@@ -185,6 +215,8 @@ def blocks_of(kernel: str, blocks: tuple) -> Blocks | Groups | tuple:
         return Groups(block=128, held=2, dealt=True, **dict(zip(OF_DEALT, blocks)))
     if kernel == "one block":
         return OneBlock(*blocks)
+    if kernel == "side by side":
+        return SideBySide(*blocks)
     return Groups(**dict(zip(OF_GROUPS, blocks))) if "groups" in kernel else Blocks(*blocks)
 
 

@@ -17,7 +17,7 @@ of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k 
     forward    o and L
     parts      o and L of few queries and many keys: keys split over programs, and a second kernel that merges
     terms      shift and delta, two numbers of each query that the backward pass needs
-    backward   dq, then dk and dv
+    backward   dq, then dk and dv; backward_tiles: what one program does; side_by_side: both at once, of few tiles
     one_block  all three gradients by one program, where one block holds the keys of a head
     groups     kernels in Gluon whose warps have jobs: what groups_forward, groups_dkdv and groups_onepass share
                groups_tiles: the order of the forward kernel's tiles; groups_softmax: its softmax of one block

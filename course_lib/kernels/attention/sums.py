@@ -59,8 +59,9 @@ def prepare_kernel(
         zeros, zeros_rest = zero_rows(BLOCK, MAIN, REST)
         to = sum_ptr + row * stride_sum
         store_rows(to, zeros, zeros_rest, first_m, n_q, (0, 0, HEAD, 1), BLOCK, HEAD, MAIN, REST, 1, False)
-    if tl.program_id(0) == 0:
-        tl.store(counts_ptr, 0)
+    if counts_ptr is not None:
+        if tl.program_id(0) == 0:
+            tl.store(counts_ptr, 0)
     if ORDERED:
         COUNTERS: tl.constexpr = BLOCK // COUNTED
         offs = block * COUNTERS + tl.arange(0, COUNTERS)
@@ -96,7 +97,7 @@ def prepare(sums, counts, shift, delta, do, q, o, l, dl, k_lengths, zeros: bool,
     launch(
         prepare_kernel, (triton.cdiv(n_q, ROWS) * B * H,),
         sums, counts, shift, delta, o, do, l, dl if dl is None else dl.contiguous(), k_lengths,
-        H, n_q, sums.stride(-3), shift.stride(0), in_units(o, unit), in_units(do, unit),
+        H, n_q, 0 if sums is None else sums.stride(-3), shift.stride(0), in_units(o, unit), in_units(do, unit),
         ZEROS=zeros, ORDERED=in_order,
         HEAD=D, MAIN=main, REST=rest, UNIT=unit, WIDE=spans(ROWS, main + rest, o, do), BLOCK=ROWS, num_warps=8,
     )  # fmt: skip

@@ -9,6 +9,7 @@ and `parts_of_heads` (one pass) say when, and how many.
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
     1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
+       side_by_side.py                     backward, few tiles, in both passes at once. SIDE_BY_SIDE
        one_block.py                        backward, few keys, on an H100 or H200: where it was faster. ONE_BLOCK
     2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS
        groups_onepass.py                   (ONE_PASS, IN_ORDER): where the hand-made schedule was measured faster
@@ -41,12 +42,14 @@ __all__ = [
     "OTHERS",
     "PLAIN",
     "SHORT",
+    "SIDE_BY_SIDE",
     "SPILL_LIMIT",
     "TABLE",
     "Blocks",
     "Groups",
     "OneBlock",
     "OnePass",
+    "SideBySide",
     "Tuned",
     "blocks_for",
     "groups_for",
@@ -54,6 +57,7 @@ __all__ = [
     "one_block_for",
     "one_pass_for",
     "parts_of_heads",
+    "side_by_side_for",
     "tuned",
 ]
 
@@ -115,6 +119,14 @@ class Parts(Blocks):
 @dataclass(frozen=True)
 class OneBlock(Blocks):
     """Backward where a block of `n` holds all keys of a head: one program makes its gradients (one_block.py)."""
+
+
+@dataclass(frozen=True)
+class SideBySide(Blocks):
+    """Backward in two passes at once (side_by_side.py), up to so many programs a multiprocessor."""
+
+    most: float = 0.0  # where the other way is two passes one after the other
+    most_for_one: float = 0.0  # where it is one pass
 
 
 @dataclass(frozen=True)
@@ -243,6 +255,9 @@ ONE_BLOCK = {
     96: _WIDE_UP_TO_64,
     128: (*_WIDE_UP_TO_64, (128, OneBlock(64, 128, 8, 2))),
 }
+# (columns computed, causal) -> backward in both passes at once, where tiles are few. Nothing stands here yet: what was
+# measured (benchmarks/notes/attention.md) was an experiment, and the library's own launch has not yet run on a GPU.
+SIDE_BY_SIDE: dict[tuple[int, bool], SideBySide] = {}
 MANY = 500  # tiles
 FEW_OF_MANY = 64, 4096  # so many queries of so many keys are enough, of MANY tiles, for 80 columns and more
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
@@ -565,6 +580,15 @@ def one_block_for(q: torch.Tensor, k: torch.Tensor) -> OneBlock | None:
     longest = max(q.shape[2], k.shape[2])
     entries = ONE_BLOCK.get(sum(split(q.shape[-1])), ())
     return next((blocks for most, blocks in entries if longest <= most), None)
+
+
+def side_by_side_for(causal: bool, one_pass: bool, q: torch.Tensor, k: torch.Tensor) -> SideBySide | None:
+    """The backward pass where tiles are few, or None where it was not measured faster; one_pass: than that."""
+    entry = SIDE_BY_SIDE.get((sum(split(q.shape[-1])), causal))
+    if entry is None or capability(q.device) != HOPPER or q.dtype == torch.float32 or q.shape[1] != k.shape[1]:
+        return None
+    programs = (-(-q.shape[2] // entry.m) + -(-k.shape[2] // entry.n)) * q.shape[:2].numel()
+    return entry if programs <= (entry.most_for_one if one_pass else entry.most) * multiprocessors(q.device) else None
 
 
 def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups | Parts:
