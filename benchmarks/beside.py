@@ -40,6 +40,9 @@ def stream_of_graphs() -> Iterator[None]:
     """For a forward pass whose backward is timed by graphs. Autograd runs that on the stream of forward. A graph takes
     no work of the default stream; and one that crosses from its own stream to another and back 400 times was not made
     in a minute."""
+    if DEVICE != "cuda":
+        yield
+        return
     if torch.cuda.graph.default_capture_stream is None:
         torch.cuda.graph.default_capture_stream = torch.cuda.Stream()
     here, side = torch.cuda.current_stream(), torch.cuda.graph.default_capture_stream

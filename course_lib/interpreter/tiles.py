@@ -98,7 +98,7 @@ class Described:
     def tile(self, coord) -> torch.Tensor:
         """With zeros for what lies outside."""
         there, inside = self.region(coord)
-        # An H200 reports an illegal access then, as if it had asked for the first of all elements.
+        # An H200 reports an illegal access then.
         outside = any(part.stop == 0 for part in inside)
         assert not (self.begins_before and outside), f"nothing of the tile at {list(coord)} lies in the tensor"
         tile = torch.zeros(self.block_type.shape, dtype=self.dtype)

@@ -255,7 +255,7 @@ def test_two_passes_take_less_time_than_one_with_atomics_in_every_case():
 
 
 def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
-    says(FLASH, "Our own forward pass lies 10 % above the count and our backward pass 6 %", "1.5 to 2.4 times as long")
+    says(FLASH, "Our own forward pass lies 10 % above the count and our backward pass 6 %", "1.5 to 2.5 times as long")
     roof, n = recorded("lesson01.ceilings"), 16384
     product = 2 * 8 * n * n * 128 / roof["matmul fp32, TFLOP/s"] / 1e12
     crossing = 8 * n * n * 4 / roof["copy, TB/s"] / 1e12
@@ -267,7 +267,7 @@ def test_the_counts_of_plain_attention_are_reached_within_a_tenth():
     ):
         assert round(100 * (row[f"plain fp32 {name} us"] / 1e6 / least - 1)) == pytest.approx(above, abs=1)
     ratios = [r["plain fp32 backward us"] / r["plain fp32 forward us"] for r in whole_rows("attention_sizes").values()]
-    assert round(min(ratios), 1) == 1.5 and round(max(ratios), 1) == 2.4
+    assert round(min(ratios), 1) == 1.5 and round(max(ratios), 1) == 2.5
 
 
 def test_one_collective_takes_longer_than_one_in_a_row_and_queueing_hardly_knows_the_size():
@@ -568,9 +568,9 @@ def test_the_verdict_on_rope_has_the_recorded_gains_of_both_directions():
 
 
 def test_the_reports_compiled_attention_gained_a_third_and_ours_most_of_it():
-    says(FLASH, "fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.4 ms to 1.8.")
+    says(FLASH, "fell from 17.9 s to 12.3, where one in this table, in bf16, falls from 8.3 ms to 1.8.")
     row = whole_rows("attention_sizes")["length 16384, head size 128"]
-    assert [round(row[f"{kind} forward us"] / 1e3, 1) for kind in ("plain", "compiled")] == [8.4, 1.8]
+    assert [round(row[f"{kind} forward us"] / 1e3, 1) for kind in ("plain", "compiled")] == [8.3, 1.8]
 
 
 def test_attention_in_parts_takes_two_to_three_times_what_its_crossings_cost():
@@ -633,21 +633,21 @@ def test_two_predictions_of_lesson_01_are_counted_by_the_record():
 
 
 def test_ours_and_cudnn_stand_as_lesson_04_says():
-    says(FLASH, "By these times backward ours takes 0.87 and, causal, 0.81 of its time at 64, and 0.90 to 0.93 at 128;")
-    says(FLASH, "in any order 0.79 and 0.81 at 64.", "Forward at 64 and 128 ours takes 0.85 to 0.94 of its time.")
+    says(FLASH, "By these times backward ours takes 0.85 and, causal, 0.81 of its time at 64, and 0.89 to 0.93 at 128;")
+    says(FLASH, "in any order 0.83 and 0.79 at 64.", "Forward at 64 and 128 ours takes 0.86 to 0.93 of its time.")
     says(FLASH, "At 256 tokens, head size 72, cuDNN is the best peer")
-    says(FLASH, "0.85 of its time forward and 0.68 backward, alone 0.82 and 0.77.")
-    says(FLASH, "ours is ahead: 0.85 forward and 0.68 backward.")
+    says(FLASH, "0.85 of its time forward and 0.69 backward, alone 0.81 and 0.75.")
+    says(FLASH, "ours is ahead: 0.85 forward and 0.69 backward.")
     over = {name.replace("bf16 ", ""): row["value"] / row["cudnn us"] for name, row in whole_rows("attention").items()}
     back = [ratio for name, ratio in over.items() if name.startswith("attention backward 4")]
-    assert [round(ratio, 2) for ratio in back[:2]] == [0.87, 0.81]
-    assert (round(min(back[2:]), 2), round(max(back[2:]), 2), len(back)) == (0.90, 0.93, 5)
+    assert [round(ratio, 2) for ratio in back[:2]] == [0.85, 0.81]
+    assert (round(min(back[2:]), 2), round(max(back[2:]), 2), len(back)) == (0.89, 0.93, 5)
     free = [ratio for name, ratio in over.items() if "any order" in name]
-    assert [round(ratio, 2) for ratio in free] == [0.79, 0.81]
+    assert [round(ratio, 2) for ratio in free] == [0.83, 0.79]
     small = [whole_rows("attention")[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
-    assert [(round(row["ratio"], 2), round(row["ratio alone"], 2)) for row in small] == [(0.85, 0.82), (0.68, 0.77)]
+    assert [(round(row["ratio"], 2), round(row["ratio alone"], 2)) for row in small] == [(0.85, 0.81), (0.69, 0.75)]
     forward = [ratio for name, ratio in over.items() if name.startswith("attention forward 4")]
-    assert (round(min(forward), 2), round(max(forward), 2), len(forward)) == (0.85, 0.94, 5)
+    assert (round(min(forward), 2), round(max(forward), 2), len(forward)) == (0.86, 0.93, 5)
 
 
 def test_the_figure_of_lesson_04_has_a_marker_and_a_colour_for_every_kernel():

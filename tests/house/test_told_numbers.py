@@ -255,18 +255,18 @@ def test_what_dealt_tiles_gained_is_in_the_notes_as_lesson_04_tells_it():
 def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells():
     says(
         FLASH,
-        "| 4096, 64 | 1.02 | 1.02 | 1.01 | 0.97 | 1.01 | 0.97 |",
-        "| 4096, 64, causal | 1.03 | 1.04 | 1.01 | 1.10 | 1.00 | 1.00 |",
-        "| 4096, 128 | 1.00 | 0.99 | 1.03 | 1.02 | 1.03 | 1.03 |",
-        "| 4096, 128, causal | 0.96 | 0.98 | 1.03 | 1.07 | 0.99 | 1.03 |",
-        "| 16384, 128 | 1.02 | 1.01 | 1.06 | 1.10 | 1.04 | 1.06 |",
+        "| 4096, 64 | 1.02 | 0.99 | 1.01 | 0.99 | 1.01 | 0.98 |",
+        "| 4096, 64, causal | 1.02 | 1.00 | 1.02 | 1.11 | 0.95 | 1.00 |",
+        "| 4096, 128 | 1.00 | 0.99 | 1.03 | 1.02 | 0.99 | 1.03 |",
+        "| 4096, 128, causal | 0.97 | 0.98 | 1.04 | 1.05 | 0.96 | 1.04 |",
+        "| 16384, 128 | 1.02 | 1.00 | 1.06 | 1.10 | 1.05 | 1.06 |",
     )
     told = {
-        "4096 x 64": [1.02, 1.02, 1.01, 0.97, 1.01, 0.97],
-        "4096 x 64 causal": [1.03, 1.04, 1.01, 1.10, 1.00, 1.00],
-        "4096 x 128": [1.00, 0.99, 1.03, 1.02, 1.03, 1.03],
-        "4096 x 128 causal": [0.96, 0.98, 1.03, 1.07, 0.99, 1.03],
-        "16384 x 128": [1.02, 1.01, 1.06, 1.10, 1.04, 1.06],
+        "4096 x 64": [1.02, 0.99, 1.01, 0.99, 1.01, 0.98],
+        "4096 x 64 causal": [1.02, 1.00, 1.02, 1.11, 0.95, 1.00],
+        "4096 x 128": [1.00, 0.99, 1.03, 1.02, 0.99, 1.03],
+        "4096 x 128 causal": [0.97, 0.98, 1.04, 1.05, 0.96, 1.04],
+        "16384 x 128": [1.02, 1.00, 1.06, 1.10, 1.05, 1.06],
     }
     says(FLASH, "the best peer, forward and backward, in all cases**", "64 and 128, in all cases: ours takes")
     rows, columns, theirs = whole_rows("attention"), [], []
@@ -283,21 +283,21 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
         columns.append((forth["ratio"], forth["ratio alone"], back["ratio"], back["ratio alone"], in_order, in_any))
         assert [float(f"{ratio:.2f}") for ratio in columns[-1]] == ratios, size
     spans = [(round(min(way), 2), round(max(way), 2)) for way in zip(*columns, strict=True)]
-    assert spans == [(0.96, 1.03), (0.98, 1.04), (1.01, 1.06), (0.97, 1.10), (0.99, 1.04), (0.97, 1.06)]
-    says(FLASH, "ours takes 0.96 to 1.03 of its time forward in turn and 0.98 to 1.04 alone,")
-    says(FLASH, "and 1.01 to 1.06 backward in turn and 0.97 to 1.10 alone.")
-    says(FLASH, "So forward ours takes 4 % less to 3 % more in turn and 2 % less to 4 % more alone,")
-    says(FLASH, "and backward 1 to 6 % more in turn and 3 % less to 10 % more alone.")
+    assert spans == [(0.97, 1.02), (0.98, 1.0), (1.01, 1.06), (0.99, 1.11), (0.95, 1.05), (0.98, 1.06)]
+    says(FLASH, "ours takes 0.97 to 1.02 of its time forward in turn and 0.98 to 1.00 alone,")
+    says(FLASH, "and 1.01 to 1.06 backward in turn and 0.99 to 1.11 alone.")
+    says(FLASH, "So forward ours takes 3 % less to 2 % more in turn and 2 % less or as much alone,")
+    says(FLASH, "and backward 1 to 6 % more in turn and 1 % less to 11 % more alone.")
     says(
-        FLASH, "beside that ours takes 1 % less to 4 % more, and where both may add in any order 3 % less to 6 % more."
+        FLASH, "beside that ours takes 5 % less to 5 % more, and where both may add in any order 2 % less to 6 % more."
     )
-    says(FLASH, "where both keep an order, ours takes 0.99 to 1.04, and where both may add in any order 0.97 to 1.06.")
+    says(FLASH, "where both keep an order, ours takes 0.95 to 1.05, and where both may add in any order 0.98 to 1.06.")
     says(FLASH, "Backward ours keeps the same bits in every run,", "and FlashAttention-4's default does not;")
-    says(FLASH, "The same bits cost ours 2 % at head size 64 and, with so many heads, nothing at 128,")
-    says(FLASH, "where any order is slower; and FlashAttention-4 1 to 5 %.")
+    says(FLASH, "The same bits cost ours 2 to 3 % at head size 64 and, with so many heads, nothing at 128,")
+    says(FLASH, "where any order is slower; and FlashAttention-4 up to 8 %.")
     cost = [row["what the same bits cost"] for name, row in rows.items() if "any order" in name]
-    assert (len(cost), round(min(cost), 2), round(max(cost), 2)) == (2, 1.02, 1.02)
-    assert (round(min(theirs), 2), round(max(theirs), 2)) == (1.01, 1.05)
+    assert (len(cost), round(min(cost), 2), round(max(cost), 2)) == (2, 1.02, 1.03)
+    assert (round(min(theirs), 2), round(max(theirs), 2)) == (1.0, 1.08)
     says(FLASH, "it took 1.02 times the time of two passes, where additions in any order take 0.86.", "it took 0.87.")
     for way, took, rounded in (
         ("any order", ".856", 0.86),
@@ -309,9 +309,32 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
     says(FLASH, "its $dQ$ was wrong there, with an error as large as $dQ$ itself, and what is wrong is not timed.")
     small = [rows[f"attention {way} bf16 256 x 16 x 256 x 72"] for way in ("forward", "backward")]
     assert all("flash 4 us" not in row for row in small) and small[1]["error of flash 4"] > 1
-    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 1.00 of its time forward and 1.00 backward,")
+    says(FLASH, "At 4096 tokens and 72 it was right, and ours takes 1.02 of its time forward and 0.99 backward,")
     long = [whole_rows("beside_attention")[f"attention {way} 4 x 16 x 4096 x 72"] for way in ("forward", "backward")]
-    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.0), ("flash 4", 1.0)]
+    assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.02), ("flash 4", 0.99)]
+
+
+def test_what_one_block_and_counted_rows_gain_is_what_lesson_04_tells():
+    says(
+        FLASH,
+        "takes 0.23 to 0.80 of two passes' time for 16 to 64 keys, and 0.73 to 0.89 for 128 keys of head size 128.",
+    )
+    table = re.findall(r"\| (\d+) keys \| ((?:[.\d]+; [.\d]+(?: \| )?){7})", notes("attention"))
+    assert len(table) == 7
+    ratios = {keys: [float(x) for x in re.findall(r"\d?\.\d+", cells)] for keys, cells in table}
+    small = [ratio for keys, found in ratios.items() if int(keys) <= 64 for ratio in found]
+    assert len(small) == 56 and (f"{min(small):.2f}", f"{max(small):.2f}") == ("0.23", "0.80")
+    says(FLASH, "At most other head sizes it lost with 128 keys,")
+    at_128 = ratios["128"]
+    assert sum(ratio > 1 for ratio in at_128[2:]) == 11, "all but one of 12"
+    assert [f"{x:.2f}" for x in sorted(at_128[:2])] == ["0.73", "0.89"]
+    says(FLASH, "takes 1.04 to 1.19 of the time of the same batch without lengths on an H200; it was 1.23 to 1.36.")
+    words = "drawn, zeros by the copy engine, scaled behind the mask"
+    row = re.search(rf"\| {words} \| ([ |.\d]+) \|", notes("attention"))
+    before = re.search(r"\| drawn, as it was \| ([ |.\d]+) \|", notes("attention"))
+    for found, ends in ((row, ("1.04", "1.19")), (before, ("1.23", "1.36"))):
+        took = [float(x) + 1e-9 for x in re.findall(r"[.\d]+", found[1])]
+        assert (f"{min(took):.2f}", f"{max(took):.2f}") == ends
 
 
 def test_how_seldom_sums_are_scaled_is_what_lesson_04_tells():
@@ -336,12 +359,12 @@ def test_how_seldom_sums_are_scaled_is_what_lesson_04_tells():
     assert round(100 * (1 - 0.989)) == 1
     lazy = {(columns, causal) for (kernel, columns, causal), one in GROUPS.items() if kernel == "forward" and one.lazy}
     assert lazy == {(128, False), (128, True), (64, False), (80, True)}
-    says(FLASH, "it took 1.052 of FlashAttention-4's time before and takes 1.025, and at 4096 tokens 1.011 and 0.999.")
+    says(FLASH, "it took 1.052 of FlashAttention-4's time before and takes 1.024, and at 4096 tokens 1.011 and 1.000.")
     notes_say("attention", "128 1.011 -> .999 (.998 to 1.000)")
     notes_say("attention", "16384 1.052 -> 1.025.")
     rows = whole_rows("attention")
     now = [rows[f"attention forward bf16 4 x 16 x {length} x 128"]["ratio"] for length in (16384, 4096)]
-    assert [round(ratio, 3) for ratio in now] == [1.025, 0.999]
+    assert [round(ratio, 3) for ratio in now] == [1.024, 1.0]
 
 
 def test_what_tiles_that_are_taken_early_cost_is_what_lesson_04_tells():
