@@ -186,23 +186,27 @@ def _ready(kernel: str, shape: tuple):
         write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
         return dq, dk, dv
 
+    def run_two_passes():
+        of_dq, of_dkdv = (blocks_for(one, causal, None, q, k, v, do, dk, dv) for one in ("dq", "dkdv"))
+        return *run_dq(of_dq), *run_dkdv(of_dkdv)
+
     def run_one_block(blocks):
         if blocks is None:
-            of_dq, of_dkdv = (blocks_for(one, causal, None, q, k, v, do, dk, dv) for one in ("dq", "dkdv"))
-            return *run_dq(of_dq), *run_dkdv(of_dkdv)
+            return run_two_passes()
         write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, None, None, blocks)
         return dq, dk, dv
 
     def run_side_by_side(blocks):
         blocks = blocks or one_pass_for(causal, None, True, q, k, v, do, dk, dv)
+        if blocks is None:
+            return run_two_passes()
         more = None, None, blocks, False, room(q, k, blocks)
         write_gradients(dq, dk, dv, terms, do, q, k, v, o, l, causal, scale, *more)
         return dq, dk, dv
 
-    if kernel == "side by side":
-        return run_side_by_side, None
-    if kernel.startswith("one"):
-        return {"one block": run_one_block}.get(kernel, run_one_pass), None
+    of_all = {"one block": run_one_block, "side by side": run_side_by_side}
+    if kernel in of_all or kernel.startswith("one pass"):
+        return of_all.get(kernel, run_one_pass), None
     run_dq(table.dq)  # which makes shift and delta
     kind = kernel.split()[0]
     return {"forward": run_forward, "dq": run_dq, "dkdv": run_dkdv}[kind], getattr(table, kind)

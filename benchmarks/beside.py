@@ -37,9 +37,9 @@ def rows(kind: str, cases: Callable[[object], Iterable[Case]], shapes: Sequence)
 
 @contextmanager
 def stream_of_graphs() -> Iterator[None]:
-    """For a forward pass whose backward is timed by graphs. Autograd runs that on the stream of forward. A graph takes
-    no work of the default stream; and one that crosses from its own stream to another and back 400 times was not made
-    in a minute."""
+    """For a forward pass whose backward is timed by graphs: autograd runs that on the stream of forward. Work on the
+    default stream cannot be captured. And a graph that goes from its own stream to another and back 400 times was not
+    made within a minute."""
     if DEVICE != "cuda":
         yield
         return

@@ -323,7 +323,7 @@ def _of_two(numbers: Callable, tiles: Callable) -> Callable:
 
 
 def _where(condition, a, b):
-    if isinstance(condition, bool) and not isinstance(a, torch.Tensor):
+    if isinstance(condition, bool) and not any(isinstance(x, torch.Tensor) for x in (a, b)):
         return _given(a if condition else b)
     return of_tile(torch.where(torch.as_tensor(condition), a, b))
 

@@ -98,7 +98,7 @@ class Described:
     def tile(self, coord) -> torch.Tensor:
         """With zeros for what lies outside."""
         there, inside = self.region(coord)
-        # An H200 reports an illegal access then.
+        # An H200 reported an illegal access then, where memory before the tensor was not there.
         outside = any(part.stop == 0 for part in inside)
         assert not (self.begins_before and outside), f"nothing of the tile at {list(coord)} lies in the tensor"
         tile = torch.zeros(self.block_type.shape, dtype=self.dtype)

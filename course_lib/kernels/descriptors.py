@@ -13,7 +13,7 @@ _thread = threading.local()
 
 @dataclass(frozen=True)
 class Shifted:
-    """The base of a descriptor that begins elsewhere than a tensor, maybe where the tensor is not yet."""
+    """The base of a descriptor that begins so many elements behind a tensor's start, or before it."""
 
     tensor: torch.Tensor
     elements: int

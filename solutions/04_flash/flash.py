@@ -1353,8 +1353,8 @@ plots.show(
 # - **One program a head.** Where one block holds all keys of a head, nobody else has a part of any sum. **5** products,
 #   nothing atomic, nothing in turns; and a program with whole rows of $P$ and $dP$ sums $\delta_i = \sum_j P_{ij}
 #   dP_{ij}$ itself and need not read $O$. On an H200 the library's kernel for that (`one_block.py`, plain Triton) takes
-#   0.23 to 0.80 of two passes' time for 16 to 64 keys, and 0.73 to 0.89 for 128 keys of head size 128. At most
-#   other head sizes it lost with 128 keys, and a longer head has more keys than a block.
+#   0.23 to 0.80 of two passes' time for 16 to 64 keys, and 0.73 to 0.89 for 128 keys of head size 128. At
+#   nearly all other head sizes it lost with 128 keys, and a longer head has more keys than a block.
 #
 # ### Case file
 # **The report says** (systems notes of the course assignment): the handout's single-pass backward loads a $dQ$ that was
@@ -2873,9 +2873,10 @@ for r in range(n):
 
 # %% [markdown]
 # At 256 tokens, forward, a batch whose lengths are drawn from half of the tokens on takes 1.04 to 1.19 of the time of the
-# same batch without lengths on an H200; it was 1.23 to 1.36. What lies before $v$ is never asked for, so it need not be
-# memory at all. There is one exception, and a test found it: for a tile that lies outside *as a whole* an H200 reported
-# an illegal access. Only a sequence of length 0 had such a tile. Now it asks for one row, and its result is set to 0.
+# same batch without lengths on an H200; it was 1.23 to 1.36. By its address no place that lies inside is before $v$, so
+# no memory has to be there. But where a sequence had length 0, and with it a tile that lies outside *as a whole*, an H200
+# reported an illegal access. Why is not known; a test found it. Now such a sequence asks for one row, and its result is
+# set to 0.
 #
 # ### Does it wait where it has to? Your CPU can tell
 # Compiling does not show that a kernel is right, and Triton's interpreter knows no Gluon. `carry_out` runs such a kernel

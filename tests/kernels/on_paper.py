@@ -186,15 +186,17 @@ def _dropout(n, start=0):
 def calls():
     """(planned function, arguments)"""
     yield from _attention(2, 4, 2, 65, 63, 72, causal=True, padded=True)
-    yield from _attention(2, 4, 4, 64, 64, 64)
-    yield from _attention(2, 4, 4, 64, 64, 64, start=3)
+    for n in (64, 130):  # one block, two passes
+        yield from _attention(2, 4, 4, n, n, 64)
+        yield from _attention(2, 4, 4, n, n, 64, start=3)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, False, False)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, True, True)
     yield from _in_one_pass(2, 4, 2, 64, 200, 72, False, True)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, True, True, parts=2)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, False, True, padded=True)
-    yield from _packed(2, 64, 2, 72)
-    yield from _views(2, 64, 2, 64)
+    for n in (64, 130):
+        yield from _packed(2, n, 2, 72)
+        yield from _views(2, n, 2, 64)
     yield from _norm(64, 1152)
     yield from _norm(64, 1152, in_place=True)
     yield from _norm(3, 100, start=1)

@@ -85,12 +85,28 @@ def _attention(
 
 def attention() -> float:
     """The first rung: its blocks, and dq by atomics beside them."""
-    table, tuning.GROUPS = tuning.GROUPS, {}
+    before = tuning.GROUPS, tuning.ONE_BLOCK
+    tuning.GROUPS, tuning.ONE_BLOCK = {}, {}
     try:
         grouped = _attention(72, 77, 101, 2, 1, True), _attention(33, 77, 101, 2, 1, True)
         return max(*grouped, _attention(64, 90, 70, 2, 2, False, True), _attention(128, 70, 66, 2, 2, True, True))
     finally:
-        tuning.GROUPS = table
+        tuning.GROUPS, tuning.ONE_BLOCK = before
+
+
+def few_keys() -> float:
+    """Backward, all gradients of a head by one program, and both passes in one launch."""
+    worst = 0.0
+    for D, n_q, n_k, causal in ((72, 37, 29, True), (128, 70, 101, False), (64, 130, 90, True)):
+        q, k, v, do = (made(1, 2, n, D) for n in (n_q, n_k, n_k, n_q))
+        exact = [x.double().requires_grad_() for x in (q, k, v)]
+        wanted = torch.autograd.grad(attention_reference(*exact, causal, D**-0.5)[0], exact, do.double())
+        o, l = forward(q, k, v, causal, D**-0.5)
+        for blocks in (tuning.OneBlock(32, 128, 8, 2), tuning.SideBySide(64, 64, 4, 2)):
+            gradients = [torch.empty_like(x) for x in (q, k, v)]
+            write_backward(*gradients, do, q, k, v, o, l, causal, D**-0.5, blocks=blocks)
+            worst = max([worst, *map(error, gradients, wanted)])
+    return worst
 
 
 def parts() -> float:
@@ -122,7 +138,9 @@ def groups() -> float:
         odd = (72, 197, 301, 2, 1, False), (72, 130, 257, 2, 2, True), (64, 130, 192, 2, 2, False)
         more = (64, 150, 150, 2, 2, True), (128, 301, 197, 2, 2, True), (128, 150, 260, 140, 140, False)
         narrow = (40, 260, 300, 2, 2, True), (96, 150, 133, 2, 1, False), (32, 200, 70, 2, 2, False)
-        return max(_attention(*case) for case in (*odd, *more, *narrow))
+        padded = itertools.product((odd[0], more[0], more[1]), (0, 1, 130))
+        worst = max(_attention(*case) for case in (*odd, *more, *narrow))
+        return max([worst, *(_attention(*case, length=n) for case, n in padded)])
     finally:
         tuning.GROUPS, tuning.SHORT = before
 
@@ -215,7 +233,20 @@ def norms() -> float:
 
 FAMILIES: dict[str, Callable[[], float]] = {
     f.__name__: f
-    for f in (pointwise, rows, products, attention, parts, groups, additions, rotations, quantised, gelu, norms)
+    for f in (
+        pointwise,
+        rows,
+        products,
+        attention,
+        few_keys,
+        parts,
+        groups,
+        additions,
+        rotations,
+        quantised,
+        gelu,
+        norms,
+    )
 }
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan", "first_rung")
 def first_rung(monkeypatch):
     """Plain Triton, a program a tile. Kernels with jobs for their warps and tiles in parts have files of their own."""
     monkeypatch.setattr("course_lib.kernels.attention.tuning.GROUPS", {})
+    monkeypatch.setattr("course_lib.kernels.attention.tuning.ONE_BLOCK", {})
     monkeypatch.setattr("course_lib.kernels.attention.tuning.FEW_QUERIES", 0)
 
 

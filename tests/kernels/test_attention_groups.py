@@ -404,6 +404,15 @@ def test_lengths_hide_keys_on_the_second_rung_whatever_lies_there(shape, causal,
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("lengths", [None, (300, 0, 77)], ids=["whole", "padded"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_scale_of_0_makes_means_on_the_second_rung(causal, lengths, make, check, everywhere):
+    lengths = None if lengths is None else torch.tensor(lengths, device=DEVICE)
+    check(*make(3, 2, 2, 300, 300, 64, torch.bfloat16), causal=causal, scale=0.0, k_lengths=lengths)
+    assert everywhere[0][1], "the second rung"
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_first_rung_is_right_for_the_same_shapes(shape, causal, make, check, monkeypatch):

@@ -199,6 +199,18 @@ def test_forward_with_lengths(causal, paper):
         assert (o[4:] == 0).all()
 
 
+def test_forward_with_lengths_of_two_tiles_shared_heads_and_heads_inside_rows(paper):
+    """Columns in two tiles, two heads of queries for one of keys, and rows of v that lie heads apart."""
+    lengths = torch.tensor([150, 0, 77], dtype=torch.int32)
+    q, k, v, do = four(3, 4, 2, 130, 150, 72, torch.float16, lengths.tolist())
+    want = oracle(q, k, v, do, k_lengths=lengths)
+    v = v.transpose(1, 2).contiguous().transpose(1, 2)
+    paper(0)
+    (o,), l = empty(q), torch.full(q.shape[:3], float("nan"))
+    write_forward_in_groups(o, l, q, k, v, False, 72**-0.5, lengths, Groups(128, 3, held=2))
+    assert_near((o, l), want, ("o", "l"))
+
+
 @CAUSAL
 def test_forward_with_a_scale_of_0_is_a_mean(causal, paper):
     """Hidden scores, -inf, are scaled after they were hidden."""

@@ -21,7 +21,8 @@ of any ridge, so the tensor cores set the time. Plain torch writes s and p, n_k 
     one_block  all three gradients by one program, where one block holds the keys of a head
     groups     kernels in Gluon whose warps have jobs: what groups_forward, groups_dkdv and groups_onepass share
                groups_tiles: the order of the forward kernel's tiles; groups_softmax: its softmax of one block
-    sums       before and after groups_onepass, which makes all three gradients in one pass and adds to dq
+    sums       before and after groups_onepass, which makes all three gradients in one pass and adds to dq; its part
+               before is side_by_side's too
     public     the reference, autograd, the operator, `attention`
 """
 

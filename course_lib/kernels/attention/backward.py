@@ -9,9 +9,9 @@
 
 Seven products are made where a single pass makes five: s and dp are made twice. For that no program ever writes where
 another does: no atomic additions, and the same bits on every run. Where programs have parts of the heads, each writes
-sums of its own in fp32, and they are added in a fixed order. Where they were measured faster run a single pass,
-groups_onepass.py, or, where one block holds all keys of a head, a single program a head, one_block.py. What a program
-does: backward_tiles.py; both passes at once: side_by_side.py.
+sums of its own in fp32, and they are added in a fixed order. What one program does is in
+backward_tiles.py. A single pass (groups_onepass.py) runs where it was measured faster; and where one block holds all
+keys of a head, one program makes its gradients (one_block.py). side_by_side.py launches both passes at once.
 """
 
 import torch
@@ -180,8 +180,8 @@ def write_gradients(
 ) -> None:  # fmt: skip
     """dq, dk and dv into given tensors of any strides; `terms`: room from `row_terms`.
 
-    `blocks` for dk and dv; None: what is fastest; OneBlock, SideBySide: for all three; OnePass: too, with `sums` from
-    `room`.
+    `blocks` for dk and dv; None: what is fastest of two passes, one block and side by side. OneBlock, SideBySide and
+    OnePass are for all three gradients, and OnePass needs `sums` from `room`.
     same_lengths: queries are padded like keys; those behind the length get dq = 0 and give nothing, if they, o and do
     are finite there.
     """
@@ -223,8 +223,8 @@ def write_backward(
 def backward(do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, deterministic: bool = True):
     """do like o, any strides; o and L as `forward` gave them; dl (B, H, n_q) or None -> dq, dk, dv.
 
-    Not deterministic: the last bits of dq may differ from run to run. FLOP: 14 B H n_q n_k D, in one pass 10; half of
-    it causal.
+    Not deterministic: the last bits of dq may differ from run to run. FLOP: 14 B H n_q n_k D, in one pass or one
+    block 10; half of it causal.
     """
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     write_backward(dq, dk, dv, do, q, k, v, o, l, causal, scale, k_lengths, dl, None, deterministic)

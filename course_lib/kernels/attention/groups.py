@@ -213,7 +213,7 @@ def ending_descriptors(rows: int, main: int, rest: int, x: torch.Tensor) -> list
 
     It knows one end, that of the tensor. So rows are counted twice, (B, H, N + 1, N, D), both by the step of a row and
     from N rows before x on. Place (n, N - n + row) is row `row` of x, and lies outside from row = n on. Memory before x
-    need not be there, as long as some of a tile lies inside: for one wholly outside an H200 reports an illegal access.
+    need not be there, as long as some of a tile lies inside: for one wholly outside an H200 reported an illegal access.
     """
     B, H, N, D = x.shape
     step = x.stride(2)

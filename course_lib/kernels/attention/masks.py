@@ -4,7 +4,7 @@ Causal is aligned bottom-right: the last query sees the last key, query m sees k
 more queries than keys the first n_q - n_k queries see none. `k_lengths` hides the keys from its length on and moves
 no diagonal, so in a padded batch of self-attention query m still sees keys 0 .. m. SAME_LENGTHS, backward: the
 lengths are those of queries too, so a query behind the length has no gradient and gives none, and blocks of such
-queries are not computed.
+queries are not computed (but in one_block.py, where they are few).
 """
 
 import triton

@@ -5,7 +5,7 @@
 
 Five products, as one pass makes them, and no sum is shared: nothing is added in device memory, and the bits are the
 same on every run. A program walks over the queries and has whole rows of p and dp, so delta is a sum of their products
-and o is not read. Bytes: q, k, v and do are read, dq, dk and dv are written.
+and o is not read. Bytes: q, k, v, do and L are read, dq, dk and dv are written.
 """
 
 import triton
@@ -93,7 +93,7 @@ def one_block_kernel(
 def write_in_one_block(
     dq, dk, dv, do, q, k, v, l, dl, causal: bool, scale: float, k_lengths, blocks: OneBlock, same_lengths: bool = False
 ) -> None:  # fmt: skip
-    """Into dq, dk and dv; n_k <= blocks.n. FLOP: 10 B H n_q n_k D, half of it causal."""
+    """Into dq, dk and dv; n_k <= blocks.n. FLOP: 10 B H n_q n_k D, all of them made, half of them counted causal."""
     B, H, n_q, D = q.shape
     n_k = k.shape[2]
     if B * H == 0:

@@ -1,6 +1,7 @@
 """Before and after the backward pass in one, where dq is a sum over programs in fp32: zeros, and rounding.
 
-dk and dv are such sums too where programs share the query heads of a tile, here and in two passes.
+dk and dv are such sums too where programs share the query heads of a tile, here and in two passes. And side_by_side.py
+has shift and delta made here.
 
     prepare    shift and delta as the pass over keys makes them, zeros for the sums of dq where nobody writes first: in
                any order all, in order those of causal calls of more queries than keys, and of sequences without keys

@@ -243,17 +243,18 @@ FROM_A_COUNTER = {16: (32, 32), 32: (32, 32), 80: (16, 32)}
 # collective holds some. A step of two ranks took 0.95 and 0.96 of the time that it takes with rounds, and 1.03 and 1.00
 # where nothing is sent.
 BESIDE_COLLECTIVES = {128: (8, 32)}
-# (columns computed) -> backward in one block, causal or not, for so many queries and keys or fewer.
+# (columns computed) -> backward in one block, causal or not, for so many queries and keys or fewer. Timed with 4096
+# heads of as many queries as keys and without lengths, and some with 128 heads, a program a multiprocessor.
 _UP_TO_64 = (32, OneBlock(32, 32, 4, 2)), (64, OneBlock(64, 64, 4, 2))
-_WIDE_UP_TO_64 = (32, OneBlock(32, 32, 4, 2)), (64, OneBlock(32, 64, 4, 1))
+_UP_TO_96 = (*_UP_TO_64, (96, OneBlock(32, 128, 8, 2, 128)))
 ONE_BLOCK = {
     16: _UP_TO_64,
-    32: (*_UP_TO_64, (128, OneBlock(64, 128, 4, 2))),
+    32: _UP_TO_96,
     48: _UP_TO_64,
-    64: (*_UP_TO_64, (96, OneBlock(32, 128, 8, 2, 128))),
+    64: _UP_TO_96,
     80: _UP_TO_64,
-    96: _WIDE_UP_TO_64,
-    128: (*_WIDE_UP_TO_64, (128, OneBlock(64, 128, 8, 2))),
+    96: _UP_TO_64,
+    128: (*_UP_TO_64, (128, OneBlock(64, 128, 8, 2))),
 }
 # (columns computed, causal) -> backward in both passes at once, where tiles are few. Nothing stands here yet: what was
 # measured (benchmarks/notes/attention.md) was an experiment, and the library's own launch has not yet run on a GPU.
@@ -376,7 +377,8 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
 
 @functools.cache
 def _always_scaled(groups: Groups, causal: bool) -> Groups:
-    """With lengths: scaling seldom lost up to 13 % at 64 columns, 2 % at 80; at 128 it was 1 % ahead to 3 % behind."""
+    """With lengths scaling seldom lost up to 13 % at 64 columns and 2 % at 80, causal; at 128 it lost 0 to 3 %, and
+    causal it gained 1 %."""
     return replace(groups, lazy=False, turns=groups.turns or not causal)
 
 
@@ -574,7 +576,7 @@ def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks)
 
 
 def one_block_for(q: torch.Tensor, k: torch.Tensor) -> OneBlock | None:
-    """The backward pass of heads that one block holds, or None where it was not measured faster."""
+    """The backward pass of heads that one block holds, or None where two passes are as fast."""
     if capability(q.device) != HOPPER or q.dtype == torch.float32 or q.shape[1] != k.shape[1]:
         return None
     longest = max(q.shape[2], k.shape[2])
