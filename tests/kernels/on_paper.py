@@ -117,6 +117,16 @@ def _in_one_pass(B, H, H_kv, n_q, n_k, D, causal, in_order, parts=1, padded=Fals
     yield write_gradients, (dq, dk, dv, row_terms(l), do, q, k, v, o, l, *sizes, room(q, k, blocks))
 
 
+def _side_by_side(B, H, n, D):
+    from course_lib.kernels.attention.backward import row_terms, write_gradients
+    from course_lib.kernels.attention.tuning import SideBySide
+
+    q, k, v, o, do, dq, dk, dv = (_tensor(B, H, n, D) for _ in range(8))
+    l = _tensor(B, H, n, dtype=torch.float32)
+    blocks = SideBySide(64, 64, 4, 2)
+    yield write_gradients, (dq, dk, dv, row_terms(l), do, q, k, v, o, l, True, 0.125, None, None, blocks)
+
+
 def _views(B, N, H, D):
     """q, k and v of one projection, as three tensors."""
     from course_lib.kernels.attention.backward import row_terms, write_gradients
@@ -194,6 +204,7 @@ def calls():
     yield from _in_one_pass(2, 4, 2, 64, 200, 72, False, True)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, True, True, parts=2)
     yield from _in_one_pass(2, 4, 2, 64, 200, 128, False, True, padded=True)
+    yield from _side_by_side(2, 4, 130, 64)
     for n in (64, 130):
         yield from _packed(2, n, 2, 72)
         yield from _views(2, n, 2, 64)

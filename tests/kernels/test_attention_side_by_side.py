@@ -196,8 +196,8 @@ def test_it_compiles_and_fits_and_spills_next_to_nothing(D, stages, padded):
     types = {name: ("i32", "i32", "i32", 1) for name in side_by_side_kernel.arg_names if name.startswith("stride_")}
     types |= {f"{x}_tiles": f"tensordesc<bf16[1, 1, 64, {main}]>" for x in ("q", "k", "v", "do")}
     types |= {f"{x}_tiles": "tensordesc<fp32[1, 64]>" for x in ("shift", "delta")}
-    types |= dict.fromkeys(("shift_ptr", "delta_ptr"), "*fp32") | {"lengths_ptr": "*i32", "stride_terms": "i32"}
-    types |= dict.fromkeys(("scale", "scale_log2"), "fp32")
+    types |= dict.fromkeys(("shift_ptr", "delta_ptr"), "*fp32") | {"lengths_ptr": "*i32"}
+    types |= {"sizes": ("i32",) * 6, "scales": ("fp32", "fp32")}
     signature = signature_of(side_by_side_kernel, fixed, types)
     got = compile_kernel(side_by_side_kernel, signature, fixed, "H200", num_warps=4, num_stages=stages)
     assert got.fits and got.spills_bytes <= 64, str(got)

@@ -25,15 +25,16 @@ __all__ = ["side_by_side_kernel", "write_side_by_side"]
 def side_by_side_kernel(
     dq_ptr, dk_ptr, dv_ptr, shift_ptr, delta_ptr, q_ptr, k_ptr, v_ptr, do_ptr,
     k_tiles, v_tiles, q_tiles, do_tiles, shift_tiles, delta_tiles, lengths_ptr,
-    of_keys, batches, heads, n_q, n_k, stride_terms,
+    sizes, scales,  # (of_keys, batches, heads, n_q, n_k, stride_terms), (scale, scale_log2)
     # strides of batch, head and row in UNITs, of column
     stride_dq, stride_dk, stride_dv, stride_q, stride_k, stride_v, stride_do,
-    scale, scale_log2,
     GROUP: tl.constexpr, HEAD: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
     UNIT: tl.constexpr, WIDE: tl.constexpr, TMA: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """of_keys: programs that make dk and dv."""
+    of_keys, batches, heads, n_q, n_k, stride_terms = sizes
+    scale, scale_log2 = scales
     n_k = at_run_time(n_k)
     program = tl.program_id(0)
     # In this order: the other way round it takes 182 registers at 64 columns, and two programs fit where three do.
@@ -83,9 +84,8 @@ def write_side_by_side(
     launch(
         side_by_side_kernel, (of_keys + of_queries,),
         dq, dk, dv, shift, delta, q, k, v, do, *walked, *terms, k_lengths,
-        of_keys, B, H, n_q, n_k, shift.stride(0),
+        (of_keys, B, H, n_q, n_k, shift.stride(0)), (scale, scale * LOG2_E),
         *(in_units(x, unit) for x in tensors),
-        scale, scale * LOG2_E,
         GROUP=H // kv_heads, HEAD=D, MAIN=main, REST=rest,
         UNIT=unit, WIDE=spans(max(blocks.m, blocks.n), main + rest, *tensors), TMA=reached,
         CAUSAL=causal, WHOLE=k_lengths is None and n_k % blocks.n == 0,

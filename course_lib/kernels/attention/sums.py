@@ -53,13 +53,14 @@ def prepare_kernel(
     shift, delta = terms_of(do, do_rest, o, o_rest, l_ptr + row * n_q, dl_row, offs_m, n_q, REST)
     tl.store(shift_ptr + row * stride_terms + offs_m, shift, mask=offs_m < n_q)
     tl.store(delta_ptr + row * stride_terms + offs_m, delta, mask=offs_m < n_q)
-    nobody_writes = ZEROS
-    if lengths_ptr is not None and not ZEROS:
-        nobody_writes = tl.load(lengths_ptr + batch) <= 0
-    if nobody_writes:
-        zeros, zeros_rest = zero_rows(BLOCK, MAIN, REST)
-        to = sum_ptr + row * stride_sum
-        store_rows(to, zeros, zeros_rest, first_m, n_q, (0, 0, HEAD, 1), BLOCK, HEAD, MAIN, REST, 1, False)
+    if sum_ptr is not None:
+        nobody_writes = ZEROS
+        if lengths_ptr is not None and not ZEROS:
+            nobody_writes = tl.load(lengths_ptr + batch) <= 0
+        if nobody_writes:
+            zeros, zeros_rest = zero_rows(BLOCK, MAIN, REST)
+            to = sum_ptr + row * stride_sum
+            store_rows(to, zeros, zeros_rest, first_m, n_q, (0, 0, HEAD, 1), BLOCK, HEAD, MAIN, REST, 1, False)
     if counts_ptr is not None:
         if tl.program_id(0) == 0:
             tl.store(counts_ptr, 0)
