@@ -11,6 +11,7 @@ from course_lib.kernels.attention import backward as backward_module
 from course_lib.kernels.attention import tuning
 from course_lib.kernels.attention.backward import row_terms, write_gradients
 from course_lib.kernels.attention.forward import forward
+from course_lib.kernels.attention.packed import packed_attention
 from course_lib.kernels.attention.side_by_side import side_by_side_kernel, write_side_by_side
 from course_lib.kernels.attention.tuning import IN_ORDER, Blocks, SideBySide, side_by_side_for
 from course_lib.kernels.columns import split
@@ -172,6 +173,14 @@ def test_who_takes_one_pass_is_asked_whether_side_by_side_is_faster(causal, monk
     monkeypatch.setattr(backward_module, "side_by_side_for", lambda causal, one_pass, q, k: FEW if one_pass else None)
     assert write() == (FEW, FEW), "and so the room"
     assert write(one) == (one, one), "what the caller says"
+
+
+def test_packed_attention_with_lengths_asks_for_two_passes(monkeypatch, random):
+    monkeypatch.setattr(backward_module, "one_block_for", lambda q, k: None)
+    monkeypatch.setattr(backward_module, "side_by_side_for", lambda *_: few(torch.float32))
+    qkv = random(2, 20, 3, 2, 24, dtype=torch.float32).requires_grad_()
+    packed_attention(qkv, torch.tensor([20, 7], device=DEVICE)).sum().backward()
+    assert qkv.grad.isfinite().all()
 
 
 def test_queries_with_lengths_are_refused(make):
