@@ -5,9 +5,8 @@ import torch
 
 from course_lib.compiled import compile_kernel
 from course_lib.device import DEVICE, TIER
-from course_lib.kernels.attention import attention, tuning
+from course_lib.kernels.attention import attention, one_block, tuning
 from course_lib.kernels.attention import backward as backward_module
-from course_lib.kernels.attention import one_block
 from course_lib.kernels.attention.backward import row_terms, write_gradients
 from course_lib.kernels.attention.forward import forward
 from course_lib.kernels.attention.one_block import one_block_kernel, write_in_one_block
