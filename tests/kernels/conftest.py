@@ -136,6 +136,18 @@ def make(random):
 
 
 @pytest.fixture
+def assert_gradients(assert_within):
+    """assert_gradients(got, q, k, v, do, **options of attention): dq, dk and dv against float64."""
+
+    def run(got, *given, **options):
+        want = oracle(*given, **options)
+        for x, name in zip(got, ("dq", "dk", "dv"), strict=True):
+            assert_within(x, *want[name])
+
+    return run
+
+
+@pytest.fixture
 def check(assert_within):
     """check(q, k, v, do, **options): o and all gradients against float64."""
 
