@@ -2,9 +2,10 @@
 
 One JSON line each: kernel, shape, blocks, TFLOP/s of what the kernel itself computes, its time over that of the table's
 blocks (turn by turn), its error against the table's result; or what went wrong. "forward groups" and "dkdv groups" are
-the kernels with jobs for their warps, held against the table's blocks of the plain ones; "one pass", "one pass in
-order" and "one block", for few keys, make all three gradients, held against two passes as the tables have them; so does
-"side by side", for few tiles, held against one pass where the tables have that.
+the kernels with jobs for their warps, held against the table's blocks of the plain ones; "forward few keys" are plain
+ones, held against what longer rows would take; "one pass", "one pass in order" and "one block", for few keys, make all
+three gradients, held against two passes as the tables have them; so does "side by side", for few tiles, held against
+one pass where the tables have that.
 
 First every core compiles its share, then one process measures. Blocks that crash the device lose only their own line: a
 new process continues with the next job. Shapes take turns, so a sweep that is cut short has seen the likeliest blocks
@@ -32,10 +33,12 @@ from course_lib.kernels.attention.tuning import (
     OnePass,
     SideBySide,
     blocks_for,
+    groups_for,
     one_pass_for,
     tuned,
 )
 from course_lib.kernels.columns import split
+from course_lib.kernels.hardware import capability
 from course_lib.timing import compare
 
 SHAPES = [case[:5] for case in CASES if case[2] <= 4096] + [(4, 16, 4096, 72, True)]
@@ -53,6 +56,7 @@ PRODUCTS = {"forward": 2, "dq": 3, "dkdv": 4, "forward groups": 2, "dkdv groups"
 PRODUCTS |= {
     "one block": 5,
     "side by side": 7,
+    "forward few keys": 2,
     "one pass": 5,
     "one pass in order": 5,
     "forward groups dealt": 2,
@@ -67,13 +71,16 @@ ONE_BLOCK_SHAPES = [
     for head_size in (128, 64, 72, 32, 96, 40, 16)
     for causal in (False, True)
 ]
-FEW_TILES = [(1, 8, 1024), (1, 16, 1024), (1, 8, 2048), (1, 16, 2048), (1, 32, 1024), (1, 4, 4096), (4, 16, 512)]
-FEW_TILES += [(8, 16, 256), (1, 16, 512), (1, 12, 1024), (4, 16, 1024), (1, 16, 768), (1, 4, 1024), (1, 16, 160)]
+# One to sixteen programs of 64 rows a multiprocessor; without a mask few.
+FEW_TILES = [(1, heads, 1024) for heads in (8, 16, 32, 4, 12, 24, 48)] + [(4, 16, 1024)]
+FEW_TILES += [(1, 16, 512), (4, 16, 512), (1, 8, 2048), (1, 16, 2048), (8, 16, 256), (1, 4, 4096), (1, 12, 2048)]
+FEW_TILES += [(1, 16, 160)]
 SIDE_BY_SIDE_SHAPES = [
-    (*rows, head_size, causal)
-    for rows in FEW_TILES
-    for head_size in (64, 128, 72, 96, 32, 40, 16)
+    (batch, heads, length, head_size, causal)
     for causal in (True, False)
+    for batch, heads, length in FEW_TILES
+    for head_size in (64, 128, 72, 96, 32, 40, 16)
+    if causal or batch * heads * length <= 2**14
 ]
 DEALT = [(16, True, 2, 3), (16, False, 2, 2), (16, False, 2, 3), (8, True, 2, 3), (32, True, 2, 3), (16, True, 3, 4)]
 DEALT += [(16, True, 2, 3, True), (16, False, 2, 2, True)]
@@ -119,7 +126,11 @@ CANDIDATES = {
         (32, 32, 4, 2), (64, 64, 4, 2), (64, 128, 8, 2), (32, 128, 8, 2, 128), (64, 128, 4, 2), (32, 64, 4, 2),
         (32, 64, 4, 1), (32, 128, 4, 1), (64, 64, 8, 2), (32, 128, 8, 1), (32, 32, 4, 1),
     ],
-    "side by side": [(64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3, 168)],
+    "side by side": [(64, 64, 4, 3), (64, 64, 4, 2)],
+    "forward few keys": [
+        (64, 64, 4, 1), (64, 64, 4, 2), (32, 32, 2, 1), (16, 32, 2, 1), (64, 32, 4, 2), (32, 64, 2, 1),
+        (32, 32, 4, 1), (64, 32, 4, 1), (32, 64, 4, 1), (64, 128, 4, 1), (128, 64, 4, 2), (128, 128, 8, 1),
+    ],
     # Heads together; queries a turn and stages, where others than the tables' are tried.
     "one pass": [(4,), (8,), (1,), (16,), (32,), (2,), (8, 64, 3)],
     "one pass in order": [(4,), (16,), (2,), (8,), (32,), (64,), (8, 64, 3), (16, 64, 3), (8, 128, 3), (16, 128, 3)],
@@ -142,6 +153,8 @@ def _shapes(kernel: str, candidate: int) -> list[tuple]:
     if kernel == "one block":  # of keys: the smallest that holds all of them
         keys = CANDIDATES[kernel][candidate][1]
         return [shape for shape in ONE_BLOCK_SHAPES if shape[2] <= keys and (keys == 32 or shape[2] > keys // 2)]
+    if kernel == "forward few keys":  # longer rows than blocks only where two blocks hold them
+        return [shape for shape in ONE_BLOCK_SHAPES if shape[2] <= 2 * max(CANDIDATES[kernel][candidate][:2])]
     if kernel.startswith("one pass"):
         return ONE_PASS_SHAPES
     if kernel == "side by side":
@@ -207,6 +220,9 @@ def _ready(kernel: str, shape: tuple):
     of_all = {"one block": run_one_block, "side by side": run_side_by_side}
     if kernel in of_all or kernel.startswith("one pass"):
         return of_all.get(kernel, run_one_pass), None
+    if kernel == "forward few keys":
+        longer = groups_for("forward", causal, False, capability(q.device), q, k, v, o)
+        return run_forward, longer or table.forward
     run_dq(table.dq)  # which makes shift and delta
     kind = kernel.split()[0]
     return {"forward": run_forward, "dq": run_dq, "dkdv": run_dkdv}[kind], getattr(table, kind)
@@ -234,7 +250,10 @@ def measured(kernel: str, shape: tuple, blocks: tuple) -> dict:
     error = max(relative(a, b.double()) for a, b in zip(got, want))
     if error > 4e-3:  # both are rounded to bf16: 3e-3 between two right results
         return {"wrong": f"{error:.1e} from the table's result"}
-    seen = compare(partial(run, candidate), partial(run, base), cold=False, precision=0.01, max_seconds=0.2)
+    # Of few tiles or keys the host's pace would count: by graphs.
+    method = "graph" if kernel in ("side by side", "forward few keys") else "events"
+    calls = partial(run, candidate), partial(run, base)
+    seen = compare(*calls, method=method, cold=False, precision=0.01, max_seconds=0.2)
     batch, heads, length, head_size, causal = shape
     flops = 2 * PRODUCTS[kernel] * batch * heads * length**2 * head_size / (2 if causal else 1)
     return {

@@ -61,7 +61,12 @@ SHAPES = (
     *(Shape.square(4, 16, 4096, size, causal=True) for size in (32, 48, 80, 96)),
     *(Shape.square(4, 32, 4096, 128, shared=shared, causal=True) for shared in (8, 1)),
     *(Shape.square(batch, 16, length, size, padded=True) for batch, length, size in ((256, 256, 72), (16, 1024, 64))),
-    *(Shape.square(1, heads, 1024, 64, causal=True) for heads in (8, 16)),
+    *(Shape.square(1, heads, 1024, size, causal=True) for heads in (8, 16) for size in (64, 128)),
+    *(Shape.square(1, 8, 1024, size) for size in (64, 128)),
+    # heads of which a block holds all keys
+    *(Shape.square(256, 16, length, size) for length, size in ((32, 128), (49, 32), (50, 64), (64, 64))),
+    Shape.square(1024, 16, 16, 64),
+    Shape.square(256, 16, 77, 64, causal=True),
     # so few heads that a last round of tiles may be nearly empty
     *(Shape.square(8, 1, length, size) for length, size in ((1024, 64), (4096, 32), (4096, 64), (4096, 128))),
     *(Shape.square(1, 12, 2048, 64, causal=causal) for causal in (False, True)),

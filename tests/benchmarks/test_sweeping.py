@@ -2,12 +2,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import attention_sweep
-from course_lib.kernels.attention.tuning import GROUPS
+from course_lib.kernels.attention.tuning import GROUPS, SIDE_BY_SIDE, WHOLE_HEADS
 
 COURSE = Path(__file__).resolve().parents[2]
 SWEEP = '''
@@ -51,7 +52,7 @@ def test_what_fails_crashes_or_hangs_costs_its_own_line_and_no_other(tmp_path):
     assert [line["us"] for line in lines if "us" in line] == [0, 3, 5]
 
 
-def test_the_sweep_of_attention_tries_what_it_says_and_the_entries_whose_sums_are_seldom_scaled():
+def test_the_sweep_of_attention_tries_what_it_says_and_what_the_tables_have():
     def tried(kernel):
         return [attention_sweep.blocks_of(kernel, blocks) for blocks in attention_sweep.CANDIDATES[kernel]]
 
@@ -59,3 +60,6 @@ def test_the_sweep_of_attention_tries_what_it_says_and_the_entries_whose_sums_ar
     assert all(one.dealt and one.held == 2 and one.consumers in (2, 3) for one in dealt)
     assert not any(one.dealt for one in groups) and {one.consumers for one in groups} == {2, 3}
     assert {one for one in GROUPS.values() if one.lazy} <= {*dealt, *groups}
+    whole_heads = {blocks for entries in WHOLE_HEADS.values() for _, blocks in entries}
+    assert whole_heads <= set(tried("forward few keys"))
+    assert {replace(one, most=0, most_for_one=0) for one in SIDE_BY_SIDE.values()} <= set(tried("side by side"))

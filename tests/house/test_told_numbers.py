@@ -314,12 +314,31 @@ def test_flash_attention_4_is_the_best_peer_by_the_ratios_that_lesson_04_tells()
     assert [(row["best peer"], round(row["ratio"], 2)) for row in long] == [("flash 4", 1.02), ("flash 4", 0.99)]
 
 
+def test_what_few_tiles_and_few_keys_take_is_what_lesson_04_tells():
+    def went(words: str) -> tuple[float, str]:
+        """Before and since, as the notes have it."""
+        before, since = re.search(rf"{words} went from ([.\d]+) .*?to ([.\d]+\d)", notes("attention")).groups()
+        return round(float(before), 2), since
+
+    rows = whole_rows("beside_attention")
+    says(FLASH, "took 1.21 of FlashAttention-4's time on an H200 one after the other, and take 0.84 in one launch.")
+    few = rows["attention backward 1 x 8 x 1024 x 64, causal"]
+    assert few["best peer"] == "flash 4" and went("1 x 8 and 1 x 16 x 1024 x 64, causal,") == (1.21, ".845")
+    assert round(few["ratio"], 2) == 0.84
+    says(FLASH, "A tile of 128 queries by 128 keys makes 4 times the products that a head of 64 tokens needs.")
+    assert (128 / 64) ** 2 == 4
+    says(FLASH, "took 1.37 of the best peer's time there, forward;", "64 of the first rung take 0.74.")
+    assert went("64 keys of 64") == (1.37, ".743")
+    assert round(rows["attention forward 256 x 16 x 64 x 64"]["ratio"], 2) == 0.74
+
+
 def test_what_one_block_and_counted_rows_gain_is_what_lesson_04_tells():
     says(
         FLASH,
         "takes 0.23 to 0.80 of two passes' time for 16 to 64 keys, and 0.73 to 0.89 for 128 keys of head size 128.",
     )
-    table = re.findall(r"\| (\d+) keys \| ((?:[.\d]+; [.\d]+(?: \| )?){7})", notes("attention"))
+    section = notes("attention").partition("## One block of keys")[2].partition("## ")[0]
+    table = re.findall(r"\| (\d+) keys \| ((?:[.\d]+; [.\d]+(?: \| )?){7})", section)
     assert len(table) == 7
     ratios = {keys: [float(x) for x in re.findall(r"\d?\.\d+", cells)] for keys, cells in table}
     small = [ratio for keys, found in ratios.items() if int(keys) <= 64 for ratio in found]
@@ -1234,27 +1253,28 @@ def test_lesson_04_tells_what_one_pass_takes_which_setting_is_fastest_and_how_re
 
 def test_a_step_of_the_towers_takes_less_than_strong_and_backward_alone_more_where_norms_are_made_again():
     says(CAPSTONE, "A step of the course's own tower takes less time than strong's in each of its settings,")
-    says(CAPSTONE, "(Backward alone it takes a little more by these rows where the input is kept,")
-    says(CAPSTONE, "less when both are timed in turn; where the norms are made again it takes more either way.)")
+    says(CAPSTONE, "(Backward alone too, but where the norms are made again:")
+    says(CAPSTONE, "a little more by these rows, and as long when both are timed in turn.)")
     rows = whole_rows("tower")
     back = {name: row["ratio"] for name, row in rows.items() if "backward" in name and name.endswith("against strong")}
-    assert [name for name, ratio in back.items() if ratio > 1] == [name for name in back if "norms again" in name]
+    again = [name for name in back if "norms again" in name]
+    assert all(ratio < 0.95 for name, ratio in back.items() if name not in again)
+    assert [round(back[name], 2) for name in again] == [1.0]
     strong, *ours = (step for step in steps(list(rows.values())) if step.name.startswith(("strong", "ours")))
     assert len(ours) == 3 and min(ours, key=lambda step: sum(step.seconds.values())) == ours[0]
     assert all(sum(step.seconds.values()) < sum(strong.seconds.values()) for step in ours)
     alone = {step.name: step.seconds["backward"] / strong.seconds["backward"] for step in ours}
-    assert [name for name, ratio in alone.items() if ratio > 1] == [name for name in alone if "input kept" in name]
-    assert 1 < min(ratio for name, ratio in alone.items() if "input kept" in name) < 1.03
+    assert [round(ratio, 2) for ratio in alone.values() if ratio > 1] == [1.05] == [round(alone[ours[2].name], 2)]
 
 
 def test_what_a_graph_gains_is_told_for_two_hosts():
-    says(CAPSTONE, "a graph makes them 3.0 to 5.0 times as fast.", "and in that benchmark about four times.")
+    says(CAPSTONE, "a graph makes them 2.3 to 3.1 times as fast.", "and in that benchmark about three times.")
     steps_of = {name: row for name, row in whole_rows("tower").items() if name.startswith("tower step 8 x 256")}
     eager = [row for name, row in steps_of.items() if name.endswith("eager") and "ours" not in name]
     gains = [row["value"] / row["in a graph us"] for row in eager]
-    assert len(gains) == 3 and (round(min(gains), 1), round(max(gains), 1)) == (3.0, 5.0)
+    assert len(gains) == 3 and (round(min(gains), 1), round(max(gains), 1)) == (2.3, 3.1)
     naive, counted = eager[0]["value"], re.search(r"host ([0-9.]+) ms", printed(CAPSTONE, "  8 images: device"))
-    assert counted and naive / 1e3 / float(counted[1]) == pytest.approx(4.1, abs=0.05)
+    assert counted and naive / 1e3 / float(counted[1]) == pytest.approx(3.1, abs=0.05)
 
 
 def test_the_riddles_of_lesson_09_are_answered_by_its_own_arithmetic():

@@ -9,6 +9,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import torch
 
@@ -85,26 +86,31 @@ def _attention(
 
 def attention() -> float:
     """The first rung: its blocks, and dq by atomics beside them."""
-    before = tuning.GROUPS, tuning.ONE_BLOCK
-    tuning.GROUPS, tuning.ONE_BLOCK = {}, {}
-    try:
+    with patch.multiple(tuning, GROUPS={}, ONE_BLOCK={}, SIDE_BY_SIDE={}):
         grouped = _attention(72, 77, 101, 2, 1, True), _attention(33, 77, 101, 2, 1, True)
         return max(*grouped, _attention(64, 90, 70, 2, 2, False, True), _attention(128, 70, 66, 2, 2, True, True))
-    finally:
-        tuning.GROUPS, tuning.ONE_BLOCK = before
 
 
 def few_keys() -> float:
-    """Backward, all gradients of a head by one program, and both passes in one launch."""
+    """Forward in small blocks of few warps; backward all gradients of a head by one program, and both passes in one
+    launch."""
     worst = 0.0
-    for D, n_q, n_k, causal in ((72, 37, 29, True), (128, 70, 101, False), (64, 130, 90, True)):
+    for D, n_q, n_k, causal, blocks in (
+        (72, 13, 9, False, tuning.Blocks(16, 32, 2, 1)),
+        (72, 37, 29, True, tuning.Blocks(32, 32, 2, 1)),
+        (128, 70, 101, False, tuning.Blocks(64, 64, 4, 2)),
+        (64, 130, 64, True, tuning.Blocks(64, 64, 4, 1)),
+    ):
         q, k, v, do = (made(1, 2, n, D) for n in (n_q, n_k, n_k, n_q))
         exact = [x.double().requires_grad_() for x in (q, k, v)]
-        wanted = torch.autograd.grad(attention_reference(*exact, causal, D**-0.5)[0], exact, do.double())
-        o, l = forward(q, k, v, causal, D**-0.5)
-        for blocks in (tuning.OneBlock(32, 128, 8, 2), tuning.SideBySide(64, 64, 4, 2)):
+        want, _ = attention_reference(*exact, causal, D**-0.5)
+        wanted = torch.autograd.grad(want, exact, do.double())
+        o, l = torch.empty_like(q), torch.empty(q.shape[:-1], device=DEVICE)
+        write_forward(o, l, q, k, v, causal, D**-0.5, None, blocks)
+        worst = max(worst, error(o, want))
+        for of_all in (tuning.OneBlock(32, 128, 8, 2), tuning.SideBySide(64, 64, 4, 2)):
             gradients = [torch.empty_like(x) for x in (q, k, v)]
-            write_backward(*gradients, do, q, k, v, o, l, causal, D**-0.5, blocks=blocks)
+            write_backward(*gradients, do, q, k, v, o, l, causal, D**-0.5, blocks=of_all)
             worst = max([worst, *map(error, gradients, wanted)])
     return worst
 
@@ -132,46 +138,33 @@ def groups() -> float:
         ("dkdv", 128, True): Groups(32, 4),
         ("dkdv", 64, False): Groups(64, 4),
     }
-    before = tuning.GROUPS, tuning.SHORT
-    tuning.GROUPS, tuning.SHORT = {**more, **GROUPS}, {}
-    try:
+    with patch.multiple(tuning, GROUPS={**more, **GROUPS}, SHORT={}, WHOLE_HEADS={}, SIDE_BY_SIDE={}):
         odd = (72, 197, 301, 2, 1, False), (72, 130, 257, 2, 2, True), (64, 130, 192, 2, 2, False)
         more = (64, 150, 150, 2, 2, True), (128, 301, 197, 2, 2, True), (128, 150, 260, 140, 140, False)
         narrow = (40, 260, 300, 2, 2, True), (96, 150, 133, 2, 1, False), (32, 200, 70, 2, 2, False)
+        narrow += ((16, 260, 300, 2, 1, False),)
         padded = itertools.product((odd[0], more[0], more[1]), (0, 1, 130))
         worst = max(_attention(*case) for case in (*odd, *more, *narrow))
         return max([worst, *(_attention(*case, length=n) for case, n in padded)])
-    finally:
-        tuning.GROUPS, tuning.SHORT = before
 
 
 def additions() -> float:
     """Backward in one pass, with jobs for warps: more tiles of keys than one, which add to the same dq."""
-    before = tuning.ONE_PASS, tuning.IN_ORDER, tuning.WITH_LENGTHS, tuning.WITH_FEW_QUERIES
-    tuning.ONE_PASS, tuning.IN_ORDER = (
+    one_pass, in_order = (
         {key: replace(one, least=1, tiles=1, short=None) for key, one in table.items()}
         for table in (ONE_PASS, IN_ORDER)
     )
-    tuning.WITH_LENGTHS, tuning.WITH_FEW_QUERIES = (32, 1), (64, 1)
+    always = {"WITH_LENGTHS": (32, 1), "WITH_FEW_QUERIES": (64, 1), "FULL_ROUNDS": 0.0, "SIDE_BY_SIDE": {}}
     # 70 heads are more tiles than programs run at once.
     cases = (64, 301, 197, 2, 1, False), (64, 257, 130, 3, 3, True), (128, 260, 150, 2, 2, False)
     cases += (128, 301, 197, 2, 1, True), (64, 300, 280, 140, 70, False), (64, 300, 257, 2, 1, True)
-    cases += (
-        (40, 301, 197, 2, 1, True),
-        (72, 260, 150, 2, 2, False),
-        (96, 301, 197, 2, 1, True),
-        (32, 257, 130, 3, 3, False),
-    )
-    full = tuning.FULL_ROUNDS
-    tuning.FULL_ROUNDS = 0.0
-    try:
-        padded = (64, 257, 300, 2, 1, False), (128, 257, 200, 2, 2, True), (72, 130, 260, 2, 2, False)
+    cases += (40, 301, 197, 2, 1, True), (72, 260, 150, 2, 2, False), (96, 301, 197, 2, 1, True)
+    cases += ((32, 257, 130, 3, 3, False),)
+    padded = (64, 257, 300, 2, 1, False), (128, 257, 200, 2, 2, True), (72, 130, 260, 2, 2, False)
+    lengths = itertools.product(padded, (False, True), (150, 1))
+    with patch.multiple(tuning, ONE_PASS=one_pass, IN_ORDER=in_order, **always):
         worst = max(_attention(*case, deterministic=wish) for case in cases for wish in (False, True))
-        lengths = itertools.product(padded, (False, True), (150, 1))
         return max([worst, *(_attention(*case, deterministic=wish, length=n) for case, wish, n in lengths)])
-    finally:
-        tuning.ONE_PASS, tuning.IN_ORDER, tuning.WITH_LENGTHS, tuning.WITH_FEW_QUERIES = before
-        tuning.FULL_ROUNDS = full
 
 
 def rotations() -> float:

@@ -24,12 +24,13 @@ from tests.kernels.attention_oracle import growing, oracle
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 HALVES = pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
-HEADS = {32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}
+HEADS = {16: 16, 32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}
 TABLES = GROUPS | FEWER_ROUNDS
 # The table, and where it has nothing what fits: a kernel that is not the fastest today must be right all the same.
 EVERYWHERE = {
     (kernel, columns, causal): replace(GROUPS.get((kernel, columns, causal), blocks), lengths=True)
     for kernel, columns, blocks in (
+        ("forward", 16, None),
         ("forward", 32, None),
         ("forward", 48, None),
         ("forward", 64, None),
@@ -56,8 +57,8 @@ def everywhere(monkeypatch):
     asked, original = [], tuning.groups_for
     monkeypatch.setattr(tuning, "GROUPS", EVERYWHERE)
     monkeypatch.setattr(tuning, "SHORT", {})
-    for in_one in ("ONE_PASS", "IN_ORDER", "ONE_BLOCK"):
-        monkeypatch.setattr(tuning, in_one, {})
+    for faster in ("WHOLE_HEADS", "ONE_PASS", "IN_ORDER", "ONE_BLOCK", "SIDE_BY_SIDE"):
+        monkeypatch.setattr(tuning, faster, {})
 
     def spy(kernel, *rest):
         asked.append((kernel, original(kernel, *rest)))
@@ -134,25 +135,25 @@ def test_dq_of_fewer_tiles_than_multiprocessors_has_smaller_ones(monkeypatch):
     assert tuning.blocks_for("dq", True, None, *few) == TABLE[64, True].dq
 
 
-def test_head_sizes_that_the_second_rung_does_not_know_stay_on_the_first():
+def test_narrow_heads_make_dk_and_dv_on_the_first_rung():
     assert {columns for _, columns, _ in GROUPS} <= set(HEADS)
-    for causal in (False, True):
-        assert chosen(*four(D=16), causal=causal) is None, "not measured"
-    for head_size in (32, 40, 48, 64):
+    for head_size in (16, 32, 40, 48, 64):
         assert chosen(*four(D=head_size), kernel="dkdv") is None
 
 
 def test_a_head_size_between_costs_the_columns_of_the_next():
-    between = {24: 32, 40: 48, 48: 48, 56: 64, 72: 80, 80: 80, 88: 96, 104: 128, 120: 128}
+    between = {16: 16, 24: 32, 40: 48, 48: 48, 56: 64, 72: 80, 80: 80, 88: 96, 104: 128, 120: 128}
     for head_size, columns in between.items():
         assert chosen(*four(D=head_size)) is GROUPS["forward", columns, False]
 
 
-@pytest.mark.parametrize("columns", [32, 48, 64, 96])
+@pytest.mark.parametrize("columns", [16, 32, 48, 64, 96])
 def test_lengths_keep_what_was_measured_with_lengths(columns):
     q, k, v, o = four(D=HEADS[columns])
-    assert (chosen(q, k, v, o, causal=True, padded=True) is None) == (columns == 32)
-    assert (chosen(q, k, v, o, padded=True) is None) == (columns != 64)
+    assert (chosen(q, k, v, o, causal=True, padded=True) is None) == (columns <= 32)
+    assert chosen(q, k, v, o, padded=True) is not None
+    short = four(D=HEADS[columns], n_q=1024, n_k=1024)
+    assert (chosen(*short, padded=True) is None) == (columns == 16)
 
 
 @pytest.mark.parametrize("capability", [None, (8, 0), (8, 9), (10, 0), (12, 0)])

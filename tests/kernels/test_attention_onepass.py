@@ -59,7 +59,8 @@ def everywhere(monkeypatch):
             tuning, name, {key: replace(entry, least=1, tiles=1, short=None) for key, entry in table.items()}
         )
     monkeypatch.setattr(packed, "ONE_PASS", tuning.ONE_PASS)
-    monkeypatch.setattr(tuning, "FASTER_IN_ORDER", {})
+    for faster in ("FASTER_IN_ORDER", "SIDE_BY_SIDE"):
+        monkeypatch.setattr(tuning, faster, {})
     monkeypatch.setattr(tuning, "WITH_LENGTHS", (32, 1))
     monkeypatch.setattr(tuning, "WITH_FEW_QUERIES", (64, 1))
     monkeypatch.setattr(tuning, "FULL_ROUNDS", 0.0)

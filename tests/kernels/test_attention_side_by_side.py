@@ -13,7 +13,7 @@ from course_lib.kernels.attention.backward import row_terms, write_gradients
 from course_lib.kernels.attention.forward import forward
 from course_lib.kernels.attention.packed import packed_attention
 from course_lib.kernels.attention.side_by_side import side_by_side_kernel, write_side_by_side
-from course_lib.kernels.attention.tuning import IN_ORDER, Blocks, SideBySide, side_by_side_for
+from course_lib.kernels.attention.tuning import IN_ORDER, SIDE_BY_SIDE, Blocks, SideBySide, side_by_side_for
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import HOPPER
 from tests.kernels.signatures import signature_of
@@ -113,7 +113,7 @@ def test_without_queries_or_keys_what_is_left_is_0(make):
 
 @pytest.fixture
 def a_table(monkeypatch):
-    """The table, which has nothing yet, with an entry: 2 programs a multiprocessor, 1 in the place of one pass."""
+    """One entry: 2 programs a multiprocessor, 1 in the place of one pass."""
     entry = replace(FEW, most=2.0, most_for_one=1.0)
     monkeypatch.setattr(tuning, "SIDE_BY_SIDE", {(64, False): entry, (64, True): entry})
     monkeypatch.setattr(tuning, "capability", lambda device: HOPPER)
@@ -188,15 +188,17 @@ def test_queries_with_lengths_are_refused(make):
         write_gradients(q, k, v, row_terms(l), do, q, k, v, q, l, False, 1.0, lengths, None, FEW, True)
 
 
-@pytest.mark.parametrize(
-    ("D", "stages"),
-    [(64, 3), pytest.param(128, 2, marks=pytest.mark.slow), pytest.param(72, 3, marks=pytest.mark.slow)],
-)
+HEADS = {16: 16, 32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}  # a head size of each number of columns
+ENTRIES = [key if key == (64, True) else pytest.param(*key, marks=pytest.mark.slow) for key in SIDE_BY_SIDE]
+
+
+@pytest.mark.parametrize(("columns", "causal"), ENTRIES, ids=str)
 @pytest.mark.parametrize("padded", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "padded"])
-def test_it_compiles_and_fits_and_spills_next_to_nothing(D, stages, padded):
+def test_the_table_compiles_and_fits_and_spills_next_to_nothing(columns, causal, padded):
+    D, blocks = HEADS[columns], SIDE_BY_SIDE[columns, causal]
     main, rest = split(D)
-    fixed = {"HEAD": D, "MAIN": main, "REST": rest, "UNIT": 8, "WIDE": False, "TMA": True, "CAUSAL": True, "GROUP": 1}
-    fixed |= {"WHOLE": not padded, "BLOCK_M": 64, "BLOCK_N": 64, "PRECISION": "tf32"}
+    fixed = {"HEAD": D, "MAIN": main, "REST": rest, "UNIT": 8, "WIDE": False, "TMA": True, "CAUSAL": causal, "GROUP": 1}
+    fixed |= {"WHOLE": not padded, "BLOCK_M": blocks.m, "BLOCK_N": blocks.n, "PRECISION": "tf32"}
     if not padded:
         fixed["lengths_ptr"] = None
     types = {name: ("i32", "i32", "i32", 1) for name in side_by_side_kernel.arg_names if name.startswith("stride_")}
@@ -205,9 +207,10 @@ def test_it_compiles_and_fits_and_spills_next_to_nothing(D, stages, padded):
     types |= dict.fromkeys(("shift_ptr", "delta_ptr"), "*fp32") | {"lengths_ptr": "*i32"}
     types |= {"sizes": ("i32",) * 6, "scales": ("fp32", "fp32")}
     signature = signature_of(side_by_side_kernel, fixed, types)
-    got = compile_kernel(side_by_side_kernel, signature, fixed, "H200", num_warps=4, num_stages=stages)
+    options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    got = compile_kernel(side_by_side_kernel, signature, fixed, "H200", **options)
     assert got.fits and got.spills_bytes <= 64, str(got)
-    if D == 64 and not padded:
+    if columns == 64 and causal and not padded:
         assert got.registers <= 168, f"three programs fit on a multiprocessor: {got}"
     assert got.instructions["wgmma"] and got.instructions["tma"] and not got.instructions["atomic"], str(got)
 
@@ -216,14 +219,14 @@ def test_it_compiles_and_fits_and_spills_next_to_nothing(D, stages, padded):
 @CAUSAL
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("D", "stages"), [(32, 3), (40, 3), (64, 3), (72, 3), (96, 3), (128, 2)])
-def test_it_is_right_on_a_gpu_and_has_the_same_bits_on_every_run(D, stages, kind, padded, causal, make, side_by_side):
+@pytest.mark.parametrize("columns", HEADS)
+def test_the_table_is_right_on_a_gpu_with_the_same_bits_on_every_run(columns, kind, padded, causal, make, side_by_side):
     for n_q, n_k in ((1024, 1024), (300, 517)):
         lengths = torch.tensor([n_k, n_k // 3, 0], device=DEVICE, dtype=torch.int32) if padded else None
-        q, k, v, do = make(3, 8, 8, n_q, n_k, D, kind)
+        q, k, v, do = make(3, 8, 8, n_q, n_k, HEADS[columns], kind)
         for b, length in enumerate(() if lengths is None else lengths):
             k[b, :, length:], v[b, :, length:] = float("nan"), float("inf")
-        blocks = replace(FEW, stages=stages)
+        blocks = SIDE_BY_SIDE[columns, causal]
         first = side_by_side(None, None, (q, k, v, do), causal, lengths, blocks)
         for _ in range(3):
             again = side_by_side(None, None, (q, k, v, do), causal, lengths, blocks)

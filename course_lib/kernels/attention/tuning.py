@@ -8,7 +8,8 @@ and `parts_of_heads` (one pass) say when, and how many.
 
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
-    1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE
+    1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE, and
+                                           forward WHOLE_HEADS, where a block holds all keys of a head
        side_by_side.py                     backward, few tiles, in both passes at once. SIDE_BY_SIDE
        one_block.py                        backward, few keys, on an H100 or H200: where it was faster. ONE_BLOCK
     2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS
@@ -16,8 +17,8 @@ Kernels stand on two rungs. Both take and leave the same tensors, so that every 
 
 Each entry is the fastest of 9 to 22 that `python -m benchmarks.attention_sweep` tried on an H200: on 4 x 16 heads of
 4096, and for (80, False) on 256 x 16 heads of 256 and head size 72. Those of GROUPS at 32, 48, 64 and 96 columns, not
-causal, were chosen on an H100, of 1 to 17, on 2^18 queries in heads of 4096. The causal ones of forward were chosen on
-an H200, of 3 to 8, at 256 to 16384 queries.
+causal, were chosen on an H100, of 1 to 17, on 2^18 queries in heads of 4096. The causal ones of forward, and those at
+16 columns, were chosen on an H200, of 3 to 8, at 256 to 16384 queries.
 benchmarks/notes/attention.md has the figures.
 """
 
@@ -45,6 +46,7 @@ __all__ = [
     "SIDE_BY_SIDE",
     "SPILL_LIMIT",
     "TABLE",
+    "WHOLE_HEADS",
     "Blocks",
     "Groups",
     "OneBlock",
@@ -155,15 +157,17 @@ TABLE = {
 }
 # (kernel, columns computed, causal) -> where the hand-scheduled kernel is the fastest measured on an H100 or H200
 GROUPS = {
-    ("forward", 32, False): Groups(128, 4, held=2, consumers=3, lengths=False),
+    ("forward", 16, False): Groups(128, 4, held=2, consumers=3),
+    ("forward", 16, True): Groups(128, 4, held=2, heads_interleaved=16, dealt=True, turns=False, lengths=False),
+    ("forward", 32, False): Groups(128, 4, held=2, consumers=3),
     ("forward", 32, True): Groups(128, 4, held=2, heads_interleaved=16, dealt=True, lengths=False),
-    ("forward", 48, False): Groups(128, 3, held=2, consumers=3, lengths=False),
+    ("forward", 48, False): Groups(128, 3, held=2, consumers=3),
     ("forward", 48, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 64, False): Groups(128, 4, held=2, consumers=3, lazy=True),
     ("forward", 64, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 80, False): Groups(128, 3, held=2),
     ("forward", 80, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True, lazy=True),
-    ("forward", 96, False): Groups(128, 3, held=2, lengths=False),
+    ("forward", 96, False): Groups(128, 3, held=2),
     ("forward", 96, True): Groups(128, 3, held=2, heads_interleaved=16, dealt=True),
     ("forward", 128, False): Groups(128, 2, held=2, turns=False, lazy=True),
     ("forward", 128, True): Groups(128, 2, held=2, heads_interleaved=16, dealt=True, turns=False, lazy=True),
@@ -175,6 +179,8 @@ GROUPS = {
 }
 # The same key -> what stands in its place where queries or keys are so many or fewer; None is the first rung.
 SHORT = {
+    ("forward", 16, False): (1024, Groups(128, 4, held=2, lengths=False)),
+    ("forward", 16, True): (1536, None),
     ("forward", 32, True): (1024, None),
     ("forward", 64, False): (512, Groups(128, 4, held=2, consumers=3)),
     ("forward", 64, True): (1024, Groups(128, 3, held=2, heads_interleaved=8)),
@@ -256,9 +262,34 @@ ONE_BLOCK = {
     96: _UP_TO_64,
     128: (*_UP_TO_64, (128, OneBlock(64, 128, 8, 2))),
 }
-# (columns computed, causal) -> backward in both passes at once, where tiles are few. Nothing stands here yet: what was
-# measured (benchmarks/notes/attention.md) was an experiment, and the library's own launch has not yet run on a GPU.
-SIDE_BY_SIDE: dict[tuple[int, bool], SideBySide] = {}
+# (columns computed, causal) -> backward in both passes at once, up to so many programs a multiprocessor: there it took
+# 0.46 to 1.00 of the other way's time, at 4 to 256 heads of 160 to 4096 queries and keys. Without a mask one pass never
+# has so few.
+SIDE_BY_SIDE = {
+    (16, False): SideBySide(64, 64, 4, 3, most=8),
+    (16, True): SideBySide(64, 64, 4, 3, most=16),
+    (32, False): SideBySide(64, 64, 4, 3, most=3),
+    (32, True): SideBySide(64, 64, 4, 3, most=16, most_for_one=8),
+    (48, False): SideBySide(64, 64, 4, 3, most=4),
+    (48, True): SideBySide(64, 64, 4, 3, most=8, most_for_one=12),
+    (64, False): SideBySide(64, 64, 4, 3, most=3),
+    (64, True): SideBySide(64, 64, 4, 3, most=16, most_for_one=12),
+    (80, False): SideBySide(64, 64, 4, 3, most=3),
+    (80, True): SideBySide(64, 64, 4, 3, most=16, most_for_one=8),
+    (96, False): SideBySide(64, 64, 4, 3, most=2),
+    (96, True): SideBySide(64, 64, 4, 3, most=16, most_for_one=6),
+    (128, False): SideBySide(64, 64, 4, 2, most=2),
+    (128, True): SideBySide(64, 64, 4, 2, most=16, most_for_one=6),
+}
+# The same forward, on the first rung: tiles of 128 and 192 rows would be half empty or more. At 4096 heads it takes
+# 0.11 to 0.91 of their time, or of the time of the table's blocks.
+_TINY = (16, Blocks(16, 32, 2, 1)), (32, Blocks(32, 32, 2, 1))
+WHOLE_HEADS = {
+    (columns, causal): (*_TINY, (64, Blocks(64, 64, 4, 2 if columns in (80, 96) else 1)))
+    for columns in (16, 32, 48, 64, 80, 96, 128)
+    for causal in (False, True)
+}
+WHOLE_HEADS[64, True] += ((128, Blocks(64, 64, 4, 2)),)  # 0.86 to 0.93; in two blocks of keys
 MANY = 500  # tiles
 FEW_OF_MANY = 64, 4096  # so many queries of so many keys are enough, of MANY tiles, for 80 columns and more
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
@@ -577,10 +608,13 @@ def heads_shared(q: torch.Tensor, k: torch.Tensor, causal: bool, blocks: Blocks)
 
 def one_block_for(q: torch.Tensor, k: torch.Tensor) -> OneBlock | None:
     """The backward pass of heads that one block holds, or None where two passes are as fast."""
+    return _for_few_keys(ONE_BLOCK.get(sum(split(q.shape[-1])), ()), q, k)
+
+
+def _for_few_keys(entries, q: torch.Tensor, k: torch.Tensor):
     if capability(q.device) != HOPPER or q.dtype == torch.float32 or q.shape[1] != k.shape[1]:
         return None
     longest = max(q.shape[2], k.shape[2])
-    entries = ONE_BLOCK.get(sum(split(q.shape[-1])), ())
     return next((blocks for most, blocks in entries if longest <= most), None)
 
 
@@ -599,8 +633,11 @@ def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> 
     blocks = getattr(tuned(q.shape[-1], causal, q.dtype, q.device), kernel)
     if kernel == "dq":
         return _dq_of_few(q, causal, blocks)
-    parts = keys_shared(q, k, v) if kernel == "forward" else heads_shared(q, k, causal, blocks)
-    return parts or groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors) or blocks
+    if kernel == "forward":
+        few = _for_few_keys(WHOLE_HEADS.get((sum(split(q.shape[-1])), causal), ()), q, k) or keys_shared(q, k, v)
+    else:
+        few = heads_shared(q, k, causal, blocks)
+    return few or groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors) or blocks
 
 
 def _dq_of_few(q: torch.Tensor, causal: bool, blocks: Blocks) -> Blocks:
