@@ -22,7 +22,8 @@ from benchmarks import beside
 from benchmarks.against import Case, Red
 from course_lib.device import DEVICE
 from course_lib.kernels.attention import attention, attention_reference
-from course_lib.kernels.attention.tuning import one_pass_for
+from course_lib.kernels.attention.backward import in_one_for
+from course_lib.kernels.attention.tuning import OnePass
 
 DTYPE = torch.bfloat16
 EXACT = 2**22  # scores in float64 of one head: a longer one is checked at its last queries, forward only
@@ -100,8 +101,8 @@ def cases(shape: Shape) -> Iterator[Case]:
     ways = [("forward", "forward", tabled._forward, ours, 1.0)]
     if shape.n_q > 1:
         ways.append(("backward", "backward", tabled._backward, ours, 2.5))
-    blocks = one_pass_for(shape.causal, lengths, False, q, k, v, do) if shape.n_q > 1 else None
-    if blocks and not blocks.in_order:
+    blocks = in_one_for(shape.causal, lengths, False, q, k, v, do) if shape.n_q > 1 else None
+    if isinstance(blocks, OnePass) and not blocks.in_order:
         free = partial(ours, deterministic=False)
         if far := _far(free, want, q, k, v, do, 1.0, "backward"):
             raise Red(f"attention in any order is wrong at {shape}: relative errors {far}")

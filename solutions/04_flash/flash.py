@@ -3496,8 +3496,8 @@ Table(
 #
 # **No kernel is the fastest at every shape.** A tile of 128 queries by 128 keys makes 4 times the products that a head
 # of 64 tokens needs. At head size 64 the second rung took 1.37 of the best peer's time there, forward; blocks of 64 by
-# 64 of the first rung take 0.74. Nobody had timed that shape, because no row above has it. List the shapes that your
-# users have before you tune, not after.
+# 64 of the first rung take 0.74. No row above has that shape, so nobody had timed it. List the shapes that your users
+# have before you tune, not after.
 
 # %% [markdown]
 # ## Verdicts

@@ -2063,13 +2063,13 @@ results.beside("lesson09.small", took, size="8 images" if GPU else "")
 # %% [markdown]
 # ### Verdict on the case
 # On the H200 a graph makes each of the three towers about five times as fast at 8 images, so there the effect is as big
-# as the report says. (`python -m benchmarks tower` times the same steps of naive and strong; as recorded on a faster
-# host a graph makes them 2.3 to 3.1 times as fast. What a graph takes away is the host's time.) It is far bigger than
-# counted: the naive tower, launched, takes more than seven times the host time of the count, and in that benchmark
-# about three times. The count charges an operator as one of many additions. It leaves out views, the Python of the
-# modules, and what autograd does for every operator, forward and backward. (How much each takes was not measured.) So 8
-# images are not the border. With the time that the launched steps take, the device catches up only at several times as
-# many images.
+# as the report says. (`python -m benchmarks tower` times the same steps of naive and strong; as recorded on another
+# host, which launches faster, a graph makes them 2.3 to 3.1 times as fast. What a graph takes away is the host's time.)
+# It is far bigger than counted: the naive tower, launched, takes more than seven times the host time of the count, and
+# in that benchmark about three times. The count charges an operator as one of many additions. It leaves out views, the
+# Python of the modules, and what autograd does for every operator, forward and backward. (How much each takes was not
+# measured.) So 8 images are not the border. With the time that the launched steps take, the device catches up only at
+# several times as many images.
 #
 # The lesson's solution has fewer operators than strong, and still takes longer to launch, probably because operators of
 # one's own and Triton's launches go through more Python. In a graph it is a tenth slower than strong, for its
@@ -2526,8 +2526,8 @@ else:
 
 # %% [markdown]
 # The compiler alone takes off more than any later step does. A step of the course's own tower takes less time than
-# strong's in each of its settings, and the least where it keeps the most. (Backward alone too, but where the norms are
-# made again: there it takes a little more by these rows, and as long when both are timed in turn.)
+# strong's in each of its settings, and the least where it keeps the most. (Its backward pass alone takes less too, except
+# where the norms are made again: there it takes a little more by these rows, and as long when both are timed in turn.)
 #
 # And yours, of the machine at hand: every kind of tower that you measured in this lesson, in the better of its ways.
 # (On a CPU without the one of exercise 9.3, whose kernels run in the interpreter there.) On the H200 strong is the

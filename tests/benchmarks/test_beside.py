@@ -7,7 +7,7 @@ from benchmarks import beside, beside_add_norm, beside_products
 from benchmarks import beside_attention as attentions
 from benchmarks.against import Red
 from benchmarks.beside_attention import Shape
-from course_lib.kernels.attention.tuning import IN_ORDER, ONE_PASS
+from course_lib.kernels.attention.tuning import IN_ORDER, ONE_PASS, SIDE_BY_SIDE
 
 SMALL = (
     Shape.square(2, 2, 33, 16),
@@ -73,17 +73,18 @@ def test_backward_is_looked_at_once_more_where_any_order_of_additions_is_another
     def spoiled(q, k, v, causal, k_lengths, deterministic=True):
         return ours(q if deterministic else _Spoiled.apply(q), k, v, causal)
 
+    def told(blocks):
+        monkeypatch.setattr(attentions, "in_one_for", lambda causal, lengths, wish, *tensors: None if wish else blocks)
+        return [row["name"] for row in rows(shape)]
+
     ours, shape = attentions.attention, Shape.square(2, 2, 33, 16)
-    blocks = ONE_PASS[64, False]
-    monkeypatch.setattr(attentions, "one_pass_for", lambda causal, lengths, wish, *tensors: None if wish else blocks)
-    ways = ("forward", "backward", "backward in any order")
-    assert [row["name"] for row in rows(shape)] == [f"attention {way} {shape}" for way in ways]
+    names = [f"attention {way} {shape}" for way in ("forward", "backward", "backward in any order")]
+    assert told(ONE_PASS[64, False]) == names
+    for faster in (IN_ORDER[64, False], SIDE_BY_SIDE[64, True]):  # a call that allows any order gets it too
+        assert told(faster) == names[:2]
     monkeypatch.setattr(attentions, "attention", spoiled)
     with pytest.raises(Red, match="in any order is wrong"):
-        rows(shape)
-    monkeypatch.setattr(attentions, "attention", ours)
-    blocks = IN_ORDER[64, False]  # where that is faster, a call that allows any order gets it too
-    assert [row["name"] for row in rows(shape)] == [f"attention {way} {shape}" for way in ways[:2]]
+        told(ONE_PASS[64, False])
 
 
 class _Spoiled(torch.autograd.Function):

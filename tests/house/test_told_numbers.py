@@ -326,7 +326,7 @@ def test_what_few_tiles_and_few_keys_take_is_what_lesson_04_tells():
     assert few["best peer"] == "flash 4" and went("1 x 8 and 1 x 16 x 1024 x 64, causal,") == (1.21, ".845")
     assert round(few["ratio"], 2) == 0.84
     says(FLASH, "A tile of 128 queries by 128 keys makes 4 times the products that a head of 64 tokens needs.")
-    assert (128 / 64) ** 2 == 4
+    assert (GROUPS["forward", 64, False].block / 64) ** 2 == 4
     says(FLASH, "took 1.37 of the best peer's time there, forward;", "64 of the first rung take 0.74.")
     assert went("64 keys of 64") == (1.37, ".743")
     assert round(rows["attention forward 256 x 16 x 64 x 64"]["ratio"], 2) == 0.74
@@ -1253,7 +1253,7 @@ def test_lesson_04_tells_what_one_pass_takes_which_setting_is_fastest_and_how_re
 
 def test_a_step_of_the_towers_takes_less_than_strong_and_backward_alone_more_where_norms_are_made_again():
     says(CAPSTONE, "A step of the course's own tower takes less time than strong's in each of its settings,")
-    says(CAPSTONE, "(Backward alone too, but where the norms are made again:")
+    says(CAPSTONE, "(Its backward pass alone takes less too, except where the norms are made again:")
     says(CAPSTONE, "a little more by these rows, and as long when both are timed in turn.)")
     rows = whole_rows("tower")
     back = {name: row["ratio"] for name, row in rows.items() if "backward" in name and name.endswith("against strong")}

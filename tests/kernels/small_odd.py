@@ -138,11 +138,11 @@ def groups() -> float:
         ("dkdv", 128, True): Groups(32, 4),
         ("dkdv", 64, False): Groups(64, 4),
     }
-    with patch.multiple(tuning, GROUPS={**more, **GROUPS}, SHORT={}, WHOLE_HEADS={}, SIDE_BY_SIDE={}):
+    with patch.multiple(tuning, GROUPS={**more, **GROUPS}, SHORT={}, SHORT_HEADS={}, SIDE_BY_SIDE={}):
         odd = (72, 197, 301, 2, 1, False), (72, 130, 257, 2, 2, True), (64, 130, 192, 2, 2, False)
         more = (64, 150, 150, 2, 2, True), (128, 301, 197, 2, 2, True), (128, 150, 260, 140, 140, False)
         narrow = (40, 260, 300, 2, 2, True), (96, 150, 133, 2, 1, False), (32, 200, 70, 2, 2, False)
-        narrow += ((16, 260, 300, 2, 1, False),)
+        narrow = *narrow, (16, 260, 300, 2, 1, False)
         padded = itertools.product((odd[0], more[0], more[1]), (0, 1, 130))
         worst = max(_attention(*case) for case in (*odd, *more, *narrow))
         return max([worst, *(_attention(*case, length=n) for case, n in padded)])
@@ -158,8 +158,8 @@ def additions() -> float:
     # 70 heads are more tiles than programs run at once.
     cases = (64, 301, 197, 2, 1, False), (64, 257, 130, 3, 3, True), (128, 260, 150, 2, 2, False)
     cases += (128, 301, 197, 2, 1, True), (64, 300, 280, 140, 70, False), (64, 300, 257, 2, 1, True)
-    cases += (40, 301, 197, 2, 1, True), (72, 260, 150, 2, 2, False), (96, 301, 197, 2, 1, True)
-    cases += ((32, 257, 130, 3, 3, False),)
+    cases += (40, 301, 197, 2, 1, True), (72, 260, 150, 2, 2, False)
+    cases += (96, 301, 197, 2, 1, True), (32, 257, 130, 3, 3, False)
     padded = (64, 257, 300, 2, 1, False), (128, 257, 200, 2, 2, True), (72, 130, 260, 2, 2, False)
     lengths = itertools.product(padded, (False, True), (150, 1))
     with patch.multiple(tuning, ONE_PASS=one_pass, IN_ORDER=in_order, **always):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan", "first_rung")
 @pytest.fixture
 def first_rung(monkeypatch):
     """Plain Triton, a program a tile. Kernels with jobs for their warps and tiles in parts have files of their own."""
-    for table in ("GROUPS", "ONE_BLOCK", "SIDE_BY_SIDE"):
+    for table in ("GROUPS", "ONE_BLOCK", "SIDE_BY_SIDE", "SHORT_HEADS"):
         monkeypatch.setattr(f"course_lib.kernels.attention.tuning.{table}", {})
     monkeypatch.setattr("course_lib.kernels.attention.tuning.FEW_QUERIES", 0)
 

@@ -6,7 +6,7 @@ import torch
 from course_lib.device import DEVICE
 from course_lib.kernels.attention import tuning
 from course_lib.kernels.attention.forward import write_forward
-from course_lib.kernels.attention.tuning import WHOLE_HEADS, Blocks, blocks_for
+from course_lib.kernels.attention.tuning import SHORT_HEADS, Blocks, blocks_for
 from course_lib.kernels.hardware import HOPPER
 from tests.kernels.attention_oracle import oracle
 from tests.kernels.test_attention import compiled
@@ -14,7 +14,7 @@ from tests.kernels.test_attention import compiled
 pytestmark = pytest.mark.usefixtures("empty_tensors_hold_nan")
 
 HEADS = {16: 16, 32: 32, 48: 40, 64: 64, 80: 72, 96: 96, 128: 128}  # a head size of each number of columns
-ENTRIES = {(*key, most): blocks for key, entries in WHOLE_HEADS.items() for most, blocks in entries}
+ENTRIES = {(*key, most): blocks for key, entries in SHORT_HEADS.items() for most, blocks in entries}
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
 
 
@@ -28,9 +28,7 @@ def meta(n_q=64, n_k=64, D=64, heads=(4, 4), dtype=torch.bfloat16):
 
 @pytest.fixture
 def on_hopper(monkeypatch):
-    """Beside this table no other speaks."""
     monkeypatch.setattr(tuning, "capability", lambda device: HOPPER)
-    monkeypatch.setattr(tuning, "GROUPS", {})
 
 
 @pytest.mark.parametrize(("columns", "causal", "most"), ENTRIES, ids=str)
@@ -42,16 +40,15 @@ def test_the_longer_of_queries_and_keys_decides(columns, causal, most, on_hopper
 
     for n_q, n_k in ((most, most), (most, 1), (1, most)):
         assert chosen(n_q, n_k) is chosen(n_q, n_k, lengths=torch.empty(2)) is want
-    table = tuning.tuned(D, causal, torch.bfloat16, torch.device("meta")).forward
     longer = min((m for c, masked, m in ENTRIES if (c, masked) == (columns, causal) and m > most), default=None)
-    assert chosen(most + 1, most) == (table if longer is None else ENTRIES[columns, causal, longer])
-    assert chosen(most, most, heads=(4, 2)) == table
-    monkeypatch.setattr(tuning, "WHOLE_HEADS", {})
-    assert chosen(most, most) == table
+    next_one = ENTRIES[columns, causal, longer] if longer else None
+    assert (chosen(most + 1, most) == next_one) == (longer is not None)
+    assert chosen(most, most, heads=(4, 2)) != want
+    monkeypatch.setattr(tuning, "SHORT_HEADS", {})
+    assert chosen(most, most) != want
 
 
-def test_other_types_and_other_gpus_keep_their_blocks(monkeypatch):
-    monkeypatch.setattr(tuning, "capability", lambda device: HOPPER)
+def test_other_types_and_other_gpus_keep_their_blocks(on_hopper, monkeypatch):
     few = set(ENTRIES.values())
     assert blocks_for("forward", False, None, *meta(16, 16)) in few
     assert blocks_for("forward", False, None, *meta(16, 16, dtype=torch.float32)) not in few
@@ -100,9 +97,9 @@ def test_every_entry_is_right_and_has_the_same_bits_on_every_run(
         runs = []
         for _ in range(3):
             o, l = fenced(*q.shape, dtype=kind), fenced(*q.shape[:3], dtype=torch.float32)
-            blocks = blocks_for("forward", causal, lengths, q, k, v, o)
-            assert tuning.capability(q.device) != HOPPER or blocks in ENTRIES.values()
-            write_forward(o, l, q, k, v, causal, q.shape[-1] ** -0.5, lengths, ENTRIES[columns, causal, most])
+            blocks = ENTRIES[columns, causal, most]
+            assert tuning.capability(q.device) != HOPPER or blocks_for("forward", causal, lengths, q, k, v, o) == blocks
+            write_forward(o, l, q, k, v, causal, q.shape[-1] ** -0.5, lengths, blocks)
             runs.append((o, l))
         assert_within(runs[0][0], *oracle(q, k, v, do, causal=causal, k_lengths=lengths)["o"])
         assert all(torch.equal(x, y) for again in runs[1:] for x, y in zip(again, runs[0]))

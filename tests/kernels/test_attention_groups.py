@@ -57,7 +57,7 @@ def everywhere(monkeypatch):
     asked, original = [], tuning.groups_for
     monkeypatch.setattr(tuning, "GROUPS", EVERYWHERE)
     monkeypatch.setattr(tuning, "SHORT", {})
-    for faster in ("WHOLE_HEADS", "ONE_PASS", "IN_ORDER", "ONE_BLOCK", "SIDE_BY_SIDE"):
+    for faster in ("SHORT_HEADS", "ONE_PASS", "IN_ORDER", "ONE_BLOCK", "SIDE_BY_SIDE"):
         monkeypatch.setattr(tuning, faster, {})
 
     def spy(kernel, *rest):
@@ -154,6 +154,16 @@ def test_lengths_keep_what_was_measured_with_lengths(columns):
     assert chosen(q, k, v, o, padded=True) is not None
     short = four(D=HEADS[columns], n_q=1024, n_k=1024)
     assert (chosen(*short, padded=True) is None) == (columns == 16)
+
+
+@pytest.mark.parametrize("columns", [32, 48, 64])
+def test_with_lengths_two_consumers_share_short_rows_whatever_the_rounds(columns, monkeypatch):
+    monkeypatch.setattr(tuning, "multiprocessors", lambda device: 4)
+    most = tuning.TWO_WITH_LENGTHS
+    for n, consumers in ((384, 2), (most, 2), (most + 128, 3)):  # 384 and 1152 are whole tiles of 192
+        tensors = four(D=HEADS[columns], n_q=n, n_k=n)
+        assert chosen(*tensors, padded=True).consumers == consumers
+        assert chosen(*tensors).consumers == (3 if n != most else 2)
 
 
 @pytest.mark.parametrize("capability", [None, (8, 0), (8, 9), (10, 0), (12, 0)])
@@ -350,13 +360,15 @@ SHAPES = [  # B, H, H_kv, n_q, n_k, D
     (40, 8, 8, 300, 300, 64),
     (60, 8, 4, 200, 330, 48),
     (40, 8, 8, 300, 300, 96),
+    (40, 8, 8, 300, 300, 16),
+    (3, 4, 4, 450, 700, 16),
 ]
 
 
 @pytest.mark.gpu
 @HALVES
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("columns", [32, 64, 80, 128])
+@pytest.mark.parametrize("columns", [16, 32, 64, 80, 128])
 def test_maxima_that_grow_in_some_rows_and_some_blocks_are_right(columns, causal, kind, make, check, everywhere):
     """Blocks are walked from the last on, so scores are larger the earlier a key comes."""
     q, k, v, do = make(12, 8, 4, 770, 900, HEADS[columns], kind)
@@ -417,8 +429,8 @@ def test_a_scale_of_0_makes_means_on_the_second_rung(causal, lengths, make, chec
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_first_rung_is_right_for_the_same_shapes(shape, causal, make, check, monkeypatch):
-    monkeypatch.setattr(tuning, "GROUPS", {})
-    monkeypatch.setattr(tuning, "SHORT", {})
+    for table in ("GROUPS", "SHORT_HEADS", "ONE_BLOCK", "SIDE_BY_SIDE"):
+        monkeypatch.setattr(tuning, table, {})
     check(*make(*shape, torch.bfloat16), causal=causal)
 
 
@@ -428,6 +440,7 @@ def test_the_first_rung_is_right_for_the_same_shapes(shape, causal, make, check,
 def test_every_configuration_of_the_table_is_right(name, columns, causal, kind, make, check, monkeypatch):
     """With more tiles than multiprocessors, so that a program goes on to the next tile."""
     monkeypatch.setattr(tuning, "GROUPS", {name: replace(one, lengths=True) for name, one in TABLES.items()})
+    monkeypatch.setattr(tuning, "SHORT", {})
     for n_q, n_k in ((300, 300), (256, 1100), (515, 200)):
         for lengths in (None, torch.arange(12, device=DEVICE) * n_k // 11):
             got = check(*make(12, 8, 4, n_q, n_k, HEADS[columns], kind), causal=causal, k_lengths=lengths)
@@ -491,7 +504,7 @@ def test_the_second_rung_gives_the_same_bits_on_every_run(columns, causal, make,
         results = o, l, *backward(do, q, k, v, o, l, causal, 0.1)
         first = first or results
         assert all(torch.equal(a, b) for a, b in zip(first, results))
-    assert all(groups for _, groups in everywhere)
+    assert all(bool(groups) == ((kernel, columns, causal) in EVERYWHERE) for kernel, groups in everywhere)
 
 
 @pytest.mark.gpu
@@ -503,7 +516,7 @@ def test_nothing_is_written_beside_the_outputs(columns, causal, make, fenced, ev
     l = fenced(*q.shape[:-1], dtype=torch.float32)
     write_forward(o, l, q, k, v, causal, 0.1, None, tuning.blocks_for("forward", causal, None, q, k, v, o))
     write_backward(dq, dk, dv, do, q, k, v, o, l, causal, 0.1)
-    assert [bool(groups) for _, groups in everywhere] == [True, True]
+    assert [bool(groups) for _, groups in everywhere] == [True, ("dkdv", columns, causal) in EVERYWHERE]
     assert not any(x.isnan().any() for x in (o, l, dq, dk, dv))
 
 

@@ -13,7 +13,7 @@ from course_lib.kernels.attention.backward import row_terms, write_gradients
 from course_lib.kernels.attention.forward import forward
 from course_lib.kernels.attention.packed import packed_attention
 from course_lib.kernels.attention.side_by_side import side_by_side_kernel, write_side_by_side
-from course_lib.kernels.attention.tuning import IN_ORDER, SIDE_BY_SIDE, Blocks, SideBySide, side_by_side_for
+from course_lib.kernels.attention.tuning import IN_ORDER, ONE_PASS, SIDE_BY_SIDE, Blocks, SideBySide, side_by_side_for
 from course_lib.kernels.columns import split
 from course_lib.kernels.hardware import HOPPER
 from tests.kernels.signatures import signature_of
@@ -113,8 +113,8 @@ def test_without_queries_or_keys_what_is_left_is_0(make):
 
 @pytest.fixture
 def a_table(monkeypatch):
-    """One entry: 2 programs a multiprocessor, 1 in the place of one pass."""
-    entry = replace(FEW, most=2.0, most_for_one=1.0)
+    """One entry: 2 programs a multiprocessor, 1 in the place of one pass in order, 0.6 where any order is allowed."""
+    entry = replace(FEW, most=2.0, most_for_one=1.0, most_for_any=0.6)
     monkeypatch.setattr(tuning, "SIDE_BY_SIDE", {(64, False): entry, (64, True): entry})
     monkeypatch.setattr(tuning, "capability", lambda device: HOPPER)
     monkeypatch.setattr(tuning, "multiprocessors", lambda device: 10)
@@ -127,14 +127,13 @@ def meta(tiles, H=1, H_kv=1, D=64, dtype=torch.bfloat16):
 
 
 def test_the_number_of_programs_decides(a_table):
-    assert side_by_side_for(True, False, *meta(10)) is a_table
-    assert side_by_side_for(True, False, *meta(11)) is None
-    assert side_by_side_for(True, True, *meta(5)) is a_table
-    assert side_by_side_for(True, True, *meta(6)) is None
-    assert side_by_side_for(True, False, *meta(5, H=2, H_kv=2)) is a_table
-    assert side_by_side_for(True, False, *meta(6, H=2, H_kv=2)) is None
+    for one, most in ((None, 10), (IN_ORDER[64, True], 5), (ONE_PASS[64, True], 3)):
+        assert side_by_side_for(True, one, *meta(most)) is a_table
+        assert side_by_side_for(True, one, *meta(most + 1)) is None
+    assert side_by_side_for(True, None, *meta(5, H=2, H_kv=2)) is a_table
+    assert side_by_side_for(True, None, *meta(6, H=2, H_kv=2)) is None
     for other in ({"D": 128}, {"dtype": torch.float32}, {"H": 2}):
-        assert side_by_side_for(True, False, *meta(2, **other)) is None
+        assert side_by_side_for(True, None, *meta(2, **other)) is None
 
 
 @CAUSAL
@@ -144,13 +143,13 @@ def test_attention_takes_it_in_the_place_of_two_passes(causal, monkeypatch, make
     monkeypatch.setattr(backward_module, "one_block_for", lambda q, k: None)
     instead_of = []
 
-    def chosen(causal, one_pass, q, k):
-        instead_of.append(one_pass)
+    def chosen(causal, one, q, k):
+        instead_of.append(one)
         return few(q.dtype)
 
     monkeypatch.setattr(backward_module, "side_by_side_for", chosen)
     check(*make(1, 2, 2, 33, 41, 40, dtype), causal=causal)
-    assert ran == [few(dtype)] and instead_of == [False]
+    assert ran == [few(dtype)] and instead_of == [None]
 
 
 @CAUSAL
@@ -165,9 +164,9 @@ def test_who_takes_one_pass_is_asked_whether_side_by_side_is_faster(causal, monk
         backward_module.write_backward(*(q,) * 8, q[..., 0], causal, 0.1, None, None, blocks)
         return written.pop()
 
-    monkeypatch.setattr(backward_module, "side_by_side_for", lambda causal, one_pass, q, k: None)
+    monkeypatch.setattr(backward_module, "side_by_side_for", lambda causal, one, q, k: None)
     assert write() == (one, one)
-    monkeypatch.setattr(backward_module, "side_by_side_for", lambda causal, one_pass, q, k: FEW if one_pass else None)
+    monkeypatch.setattr(backward_module, "side_by_side_for", lambda causal, given, q, k: FEW if given is one else None)
     assert write() == (FEW, FEW), "and so the room"
     assert write(one) == (one, one), "what the caller says"
 

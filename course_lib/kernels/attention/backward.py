@@ -186,7 +186,7 @@ def write_gradients(
     are finite there.
     """
     shift, delta = terms
-    blocks = blocks or one_block_for(q, k) or (None if same_lengths else side_by_side_for(causal, False, q, k))
+    blocks = blocks or one_block_for(q, k) or (None if same_lengths else side_by_side_for(causal, None, q, k))
     if isinstance(blocks, OneBlock):
         return write_in_one_block(dq, dk, dv, do, q, k, v, l, dl, causal, scale, k_lengths, blocks, same_lengths)
     if isinstance(blocks, SideBySide):
@@ -207,14 +207,18 @@ def write_gradients(
     write_dkdv(dk, dv, do, q, k, v, shift, delta, causal, scale, k_lengths, blocks, same_lengths)
 
 
+def in_one_for(causal: bool, k_lengths, deterministic: bool, *tensors: torch.Tensor) -> OnePass | SideBySide | None:
+    """One pass, or both at once where that is faster; None: write_gradients chooses. `tensors`: q, k, v, do, dk, dv."""
+    one = one_pass_for(causal, k_lengths, deterministic, *tensors)
+    return one and (side_by_side_for(causal, one, *tensors[:2]) or one)
+
+
 def write_backward(
     dq, dk, dv, do, q, k, v, o, l, causal: bool, scale: float, k_lengths=None, dl=None, blocks=None,
     deterministic: bool = True,
 ) -> None:  # fmt: skip
     """The same, with room of its own, and also in one pass where that is faster and the call allows it."""
-    if blocks is None:
-        blocks = one_pass_for(causal, k_lengths, deterministic, q, k, v, do, dk, dv)
-        blocks = blocks and (side_by_side_for(causal, True, q, k) or blocks)
+    blocks = blocks or in_one_for(causal, k_lengths, deterministic, q, k, v, do, dk, dv)
     write_gradients(
         dq, dk, dv, row_terms(l), do, q, k, v, o, l, causal, scale, k_lengths, dl, blocks, False, room(q, k, blocks)
     )  # fmt: skip

@@ -8,10 +8,10 @@ and `parts_of_heads` (one pass) say when, and how many.
 
 Kernels stand on two rungs. Both take and leave the same tensors, so that every call may choose anew.
 
-    1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE, and
-                                           forward WHOLE_HEADS, where a block holds all keys of a head
-       side_by_side.py                     backward, few tiles, in both passes at once. SIDE_BY_SIDE
-       one_block.py                        backward, few keys, on an H100 or H200: where it was faster. ONE_BLOCK
+    1  forward.py, backward.py             any shape, stride, type and device: what the lesson teaches. TABLE; on an
+                                           H100 or H200 SHORT_HEADS, forward, where a block holds the keys of a head
+       side_by_side.py                     backward, few tiles, in both passes at once, there. SIDE_BY_SIDE
+       one_block.py                        backward, few keys, there: where it was faster. ONE_BLOCK
     2  groups_forward.py, groups_dkdv.py,  an H100 or H200, rows in reach of the copy engine, and an entry in GROUPS
        groups_onepass.py                   (ONE_PASS, IN_ORDER): where the hand-made schedule was measured faster
 
@@ -43,10 +43,10 @@ __all__ = [
     "OTHERS",
     "PLAIN",
     "SHORT",
+    "SHORT_HEADS",
     "SIDE_BY_SIDE",
     "SPILL_LIMIT",
     "TABLE",
-    "WHOLE_HEADS",
     "Blocks",
     "Groups",
     "OneBlock",
@@ -88,6 +88,7 @@ class Groups:
     turns: bool = True  # forward: the groups take turns at the tensor cores
     lengths: bool = True  # also where sequences have lengths of their own
     consumers: int = 2  # forward: groups of warps that compute
+    stages_of_two: int = 3  # where two consumers are taken in the place of three
     dealt: bool = False  # forward, causal, persistent: tiles are given in advance as the hardware would hand them out
     lazy: bool = False  # forward, without lengths: o is scaled only where a maximum has grown much
 
@@ -128,7 +129,8 @@ class SideBySide(Blocks):
     """Backward in two passes at once (side_by_side.py), up to so many programs a multiprocessor."""
 
     most: float = 0.0  # where the other way is two passes one after the other
-    most_for_one: float = 0.0  # where it is one pass
+    most_for_one: float = 0.0  # where it is one pass in order
+    most_for_any: float = 0.0  # where it is one pass in any order
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ GROUPS = {
 }
 # The same key -> what stands in its place where queries or keys are so many or fewer; None is the first rung.
 SHORT = {
-    ("forward", 16, False): (1024, Groups(128, 4, held=2, lengths=False)),
+    ("forward", 16, False): (1024, Groups(128, 4, held=2, consumers=3, stages_of_two=4, lengths=False)),
     ("forward", 16, True): (1536, None),
     ("forward", 32, True): (1024, None),
     ("forward", 64, False): (512, Groups(128, 4, held=2, consumers=3)),
@@ -189,6 +191,7 @@ SHORT = {
 # row: 1.11 to 1.14 at 64 columns, 1.07 at 32, by all lengths measured. But a last round of tiles may be nearly empty: 8
 # heads of 4096 queries are 176 tiles of 192 for 132 programs.
 ROW_OF_TWO = 1.12
+TWO_WITH_LENGTHS = 1024  # queries or keys: with lengths two took 0.55 to 1.00 of three's time (32, 48 and 64 columns)
 # dk and dv, not causal, where the first rung is as fast for each tile and the second wins by its rounds alone: the
 # first runs three programs of 64 keys a multiprocessor at once, the second one of 128. A round of the second takes 0.71
 # of the first's time (4096 queries of 32 and 64 columns, H200), so that 8 heads of 4096 take 0.71 and 0.73; at 0.75
@@ -262,34 +265,38 @@ ONE_BLOCK = {
     96: _UP_TO_64,
     128: (*_UP_TO_64, (128, OneBlock(64, 128, 8, 2))),
 }
-# (columns computed, causal) -> backward in both passes at once, up to so many programs a multiprocessor: there it took
-# 0.46 to 1.00 of the other way's time, at 4 to 256 heads of 160 to 4096 queries and keys. Without a mask one pass never
-# has so few.
+# (columns computed, causal) -> backward in both passes at once: up to so many programs of 64 rows a multiprocessor. At
+# 4 to 256 heads of 160 to 4096 queries and as many keys it took 0.48 to 0.97 of the other way's time there. Without a
+# mask one pass never has so few. One pass in any order was held against it at 64 columns alone; elsewhere only that in
+# order was, of whose time any order took 0.79 or more.
 SIDE_BY_SIDE = {
-    (16, False): SideBySide(64, 64, 4, 3, most=8),
-    (16, True): SideBySide(64, 64, 4, 3, most=16),
-    (32, False): SideBySide(64, 64, 4, 3, most=3),
-    (32, True): SideBySide(64, 64, 4, 3, most=16, most_for_one=8),
-    (48, False): SideBySide(64, 64, 4, 3, most=4),
-    (48, True): SideBySide(64, 64, 4, 3, most=8, most_for_one=12),
-    (64, False): SideBySide(64, 64, 4, 3, most=3),
-    (64, True): SideBySide(64, 64, 4, 3, most=16, most_for_one=12),
-    (80, False): SideBySide(64, 64, 4, 3, most=3),
-    (80, True): SideBySide(64, 64, 4, 3, most=16, most_for_one=8),
-    (96, False): SideBySide(64, 64, 4, 3, most=2),
-    (96, True): SideBySide(64, 64, 4, 3, most=16, most_for_one=6),
-    (128, False): SideBySide(64, 64, 4, 2, most=2),
-    (128, True): SideBySide(64, 64, 4, 2, most=16, most_for_one=6),
+    key: SideBySide(64, 64, 4, 2 if key[0] == 128 else 3, None, None, *most)
+    for key, most in {
+        (16, False): (8,),
+        (16, True): (16,),
+        (32, False): (3,),
+        (32, True): (12, 8),
+        (48, False): (4,),
+        (48, True): (8, 12),
+        (64, False): (3,),
+        (64, True): (16, 12, 6),
+        (80, False): (3,),
+        (80, True): (16, 8, 4),
+        (96, False): (2,),
+        (96, True): (12, 6, 4),
+        (128, False): (2,),
+        (128, True): (16, 6, 4),
+    }.items()
 }
-# The same forward, on the first rung: tiles of 128 and 192 rows would be half empty or more. At 4096 heads it takes
-# 0.11 to 0.91 of their time, or of the time of the table's blocks.
+# (columns computed, causal) -> forward on the first rung, for so many queries and keys or fewer: tiles of 128 and 192
+# rows would be half empty or more. At 4096 heads it takes 0.11 to 0.93 of their time, or of that of the table's blocks.
 _TINY = (16, Blocks(16, 32, 2, 1)), (32, Blocks(32, 32, 2, 1))
-WHOLE_HEADS = {
-    (columns, causal): (*_TINY, (64, Blocks(64, 64, 4, 2 if columns in (80, 96) else 1)))
+SHORT_HEADS = {
+    (columns, causal): (*_TINY, (64, Blocks(64, 64, 4, 2 if columns in (80, 96) and not causal else 1)))
     for columns in (16, 32, 48, 64, 80, 96, 128)
     for causal in (False, True)
 }
-WHOLE_HEADS[64, True] += ((128, Blocks(64, 64, 4, 2)),)  # 0.86 to 0.93; in two blocks of keys
+SHORT_HEADS[64, True] += ((128, Blocks(64, 64, 4, 2)),)
 MANY = 500  # tiles
 FEW_OF_MANY = 64, 4096  # so many queries of so many keys are enough, of MANY tiles, for 80 columns and more
 FULL_ROUNDS = 0.7  # of all places for programs. 0.73 won at 128 columns, and lost at 64, where `tiles` keeps it out
@@ -402,7 +409,10 @@ def groups_for(kernel: str, causal: bool, padded: bool, capability, *tensors: to
     if capability != HOPPER or not all(map(aligned, tensors)) or not gluon_is_known():
         return None
     if entry.consumers == 3 and not causal:
-        return min(entry, _with_two(entry), key=lambda one: _longest(one, q))
+        two = _with_two(entry)
+        if padded and rows <= TWO_WITH_LENGTHS:
+            return two
+        return min(entry, two, key=lambda one: _longest(one, q))
     return entry
 
 
@@ -415,7 +425,7 @@ def _always_scaled(groups: Groups, causal: bool) -> Groups:
 
 @functools.cache
 def _with_two(groups: Groups) -> Groups:
-    return replace(groups, consumers=2, stages=3)
+    return replace(groups, consumers=2, stages=groups.stages_of_two)
 
 
 def _longest(groups: Groups, q: torch.Tensor) -> float:
@@ -612,19 +622,23 @@ def one_block_for(q: torch.Tensor, k: torch.Tensor) -> OneBlock | None:
 
 
 def _for_few_keys(entries, q: torch.Tensor, k: torch.Tensor):
-    if capability(q.device) != HOPPER or q.dtype == torch.float32 or q.shape[1] != k.shape[1]:
-        return None
     longest = max(q.shape[2], k.shape[2])
-    return next((blocks for most, blocks in entries if longest <= most), None)
+    return next((blocks for most, blocks in entries if longest <= most), None) if _timed_alone(q, k) else None
 
 
-def side_by_side_for(causal: bool, one_pass: bool, q: torch.Tensor, k: torch.Tensor) -> SideBySide | None:
-    """The backward pass where tiles are few, or None where it was not measured faster; one_pass: than that."""
+def _timed_alone(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether this is a call as those of SHORT_HEADS, ONE_BLOCK and SIDE_BY_SIDE were: no head shares its keys."""
+    return capability(q.device) == HOPPER and q.dtype != torch.float32 and q.shape[1] == k.shape[1]
+
+
+def side_by_side_for(causal: bool, one: OnePass | None, q: torch.Tensor, k: torch.Tensor) -> SideBySide | None:
+    """The backward pass where tiles are few, or None where it was not measured faster than `one`, or two passes."""
     entry = SIDE_BY_SIDE.get((sum(split(q.shape[-1])), causal))
-    if entry is None or capability(q.device) != HOPPER or q.dtype == torch.float32 or q.shape[1] != k.shape[1]:
+    if entry is None or not _timed_alone(q, k):
         return None
     programs = (-(-q.shape[2] // entry.m) + -(-k.shape[2] // entry.n)) * q.shape[:2].numel()
-    return entry if programs <= (entry.most_for_one if one_pass else entry.most) * multiprocessors(q.device) else None
+    most = entry.most if one is None else entry.most_for_one if one.in_order else entry.most_for_any
+    return entry if programs <= most * multiprocessors(q.device) else None
 
 
 def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> Blocks | Groups | Parts:
@@ -634,7 +648,7 @@ def blocks_for(kernel: str, causal: bool, k_lengths, *tensors: torch.Tensor) -> 
     if kernel == "dq":
         return _dq_of_few(q, causal, blocks)
     if kernel == "forward":
-        few = _for_few_keys(WHOLE_HEADS.get((sum(split(q.shape[-1])), causal), ()), q, k) or keys_shared(q, k, v)
+        few = _for_few_keys(SHORT_HEADS.get((sum(split(q.shape[-1])), causal), ()), q, k) or keys_shared(q, k, v)
     else:
         few = heads_shared(q, k, causal, blocks)
     return few or groups_for(kernel, causal, k_lengths is not None, capability(q.device), *tensors) or blocks
