@@ -332,6 +332,14 @@ def test_what_few_tiles_and_few_keys_take_is_what_lesson_04_tells():
     assert round(rows["attention forward 256 x 16 x 64 x 64"]["ratio"], 2) == 0.74
 
 
+def test_the_notes_say_from_where_on_head_size_16_has_jobs_for_its_warps():
+    notes_say("attention", ".978 at 2048, 1.096 at 1024: from 1537 keys on.")
+    assert SHORT["forward", 16, True] == (1536, None)
+    notes_say("attention", "but for 16 columns up to 1024 keys.)")
+    most, short = SHORT["forward", 16, False]
+    assert most == 1024 and short.stages_of_two == 4 and not short.lengths
+
+
 def test_what_one_block_and_counted_rows_gain_is_what_lesson_04_tells():
     says(
         FLASH,
