@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.device import DEVICE
-from course_lib.kernels.attention import tuning
+from course_lib.kernels.attention import attention_reference, tuning
 from course_lib.kernels.attention.forward import write_forward
 from course_lib.kernels.attention.tuning import SHORT_HEADS, Blocks, blocks_for
 from course_lib.kernels.hardware import HOPPER
@@ -65,6 +65,8 @@ def test_small_blocks_are_right(sizes, blocks, causal, make, fenced, assert_with
         o, l = fenced(*q.shape, dtype=dtype), fenced(*q.shape[:3], dtype=torch.float32)
         write_forward(o, l, q, k, v, causal, q.shape[-1] ** -0.5, lengths, blocks)
         assert_within(o, *oracle(q, k, v, do, causal=causal, k_lengths=lengths)["o"])
+        _, want = attention_reference(q.double(), k.double(), v.double(), causal, None, lengths)
+        torch.testing.assert_close(l.double(), want.double(), rtol=0, atol=4 * torch.finfo(torch.float32).eps * 16)
 
 
 QUICK = {(64, False, 64), (80, True, 64), (128, False, 16)}

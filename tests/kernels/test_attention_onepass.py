@@ -333,7 +333,7 @@ def test_the_wish_reaches_the_backward_pass_by_every_way(make, monkeypatch):
     assert asked == [False]
     asked.clear()
     monkeypatch.setattr(packed, "ONE_PASS", {(16, False): OnePass(64, together=1, least=40, tiles=1, short=17)})
-    monkeypatch.setattr(packed, "one_pass_for", lambda causal, lengths, wish, *tensors: asked.append(wish))
+    monkeypatch.setattr(packed, "in_one_for", lambda causal, lengths, wish, *tensors: asked.append(wish))
     qkv = torch.randn(1, 17, 3, 2, 16, device=DEVICE, requires_grad=True)
     for wish in (True, False):
         packed_attention(qkv, deterministic=wish).sum().backward()

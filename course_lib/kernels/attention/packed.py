@@ -21,11 +21,11 @@ import math
 import torch
 from torch.autograd.function import once_differentiable
 
-from course_lib.kernels.attention.backward import row_terms, write_gradients
+from course_lib.kernels.attention.backward import in_one_for, row_terms, write_gradients
 from course_lib.kernels.attention.forward import write_forward
 from course_lib.kernels.attention.public import attention_reference
 from course_lib.kernels.attention.sums import room
-from course_lib.kernels.attention.tuning import ONE_PASS, one_pass_for
+from course_lib.kernels.attention.tuning import ONE_PASS
 from course_lib.kernels.columns import split
 from course_lib.kernels.launching import planned
 
@@ -80,7 +80,7 @@ def _backward(do, qkv, o, l, k_lengths, bias, deterministic):
     entry = ONE_PASS.get((sum(split(qkv.shape[-1])), False))
     if k_lengths is None and entry is not None and qkv.shape[1] >= (entry.short or entry.least):
         q, *others = _apart(qkv)
-        blocks = one_pass_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
+        blocks = in_one_for(False, k_lengths, deterministic, q, *others, _by_heads(do), *_apart(dqkv)[1:])
         sums = room(q, others[0], blocks)
     _write_backward(dqkv, row_terms(l), do, qkv, o, l, k_lengths, blocks, sums)
     if bias is None:

@@ -191,7 +191,7 @@ SHORT = {
 # row: 1.11 to 1.14 at 64 columns, 1.07 at 32, by all lengths measured. But a last round of tiles may be nearly empty: 8
 # heads of 4096 queries are 176 tiles of 192 for 132 programs.
 ROW_OF_TWO = 1.12
-TWO_WITH_LENGTHS = 1024  # queries or keys: with lengths two took 0.55 to 1.00 of three's time (32, 48 and 64 columns)
+TWO_WITH_LENGTHS = 1024  # queries or keys: with lengths two took 0.53 to 1.01 of three's time (32, 48 and 64 columns)
 # dk and dv, not causal, where the first rung is as fast for each tile and the second wins by its rounds alone: the
 # first runs three programs of 64 keys a multiprocessor at once, the second one of 128. A round of the second takes 0.71
 # of the first's time (4096 queries of 32 and 64 columns, H200), so that 8 heads of 4096 take 0.71 and 0.73; at 0.75
